@@ -1,0 +1,455 @@
+"""The contract of a hooked model: run prompts with interventions, record sites, take gradients, resume, generate.
+
+A backend supplies a handful of primitives (`_forward`, `capture`, `resume`, `_generate`); everything a method calls is
+built on them here, once, so that all backends obey the same laws:
+
+- a recorded activation is a copy, detached unless asked otherwise, taken after the interventions at its site;
+- every intervention must fire, and every recorded site must be reached exactly once a forward;
+- positions count from each prompt's first real token, and padding cannot reach a result.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import InterventionError, MetricError, ModelError, OptionError, SiteError
+from interp.intervention import Intervention, Layout
+from interp.site import KINDS, Site
+from interp.tokens import Prompts, from_ids, token_strings, tokenize
+
+Tap = Callable[[Tensor, Layout], Tensor | None]
+Taps = dict[Site, list[Tap]]
+Targets = Literal["last", "all", "none"] | Tensor
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder: from its configuration, verified on load."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_model: int
+    d_head: int
+    d_ff: int
+    d_vocab: int
+
+    def sizes(self, site: Site) -> dict[str, int]:
+        """Size of the site's head axis and, as ``d``, of its last axis (0 where it depends on the prompt)."""
+        last = {"d_model": self.d_model, "d_head": self.d_head, "d_ff": self.d_ff, "src": 0}[site.axes[-1]]
+        return {"head": self.n_heads, "kv_head": self.n_kv_heads, "d": last}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Where a model came from.
+
+    Args:
+        name: what the user called it.
+        revision: the hub revision, or ''.
+        fingerprint: sixteen hex digits of its weights, or ''.
+    """
+
+    name: str = "in-memory"
+    revision: str = ""
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a forward pass left behind.
+
+    Attributes:
+        prompts: the prompts, as run.
+        logits: [batch, target, d_vocab] at the positions asked for (one target for ``"last"``), or None.
+        cache: site -> activation, in the axes of `KINDS`; columns past a prompt's length mean nothing.
+        fired: site -> how often it was reached.
+    """
+
+    prompts: Prompts
+    logits: Float[Tensor, "batch target d_vocab"] | None
+    cache: Mapping[Site, Tensor]
+    fired: Mapping[Site, int] = field(default_factory=dict)
+
+    def __getitem__(self, site: Site | str) -> Tensor:
+        site = Site.parse(site)
+        if site not in self.cache:
+            have = ", ".join(map(str, self.cache)) or "none"
+            raise SiteError(f"{site} was not recorded in this run (recorded: {have}); add it to record=.")
+        return self.cache[site]
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Gradients of a metric's sum at sites.
+
+    Attributes:
+        values: the metric, one a prompt.
+        activations: site -> activation (detached).
+        gradients: site -> d(sum of the metric) / d(activation), of the same shape.
+    """
+
+    values: Float[Tensor, " batch"]
+    activations: Mapping[Site, Tensor]
+    gradients: Mapping[Site, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A run from which others can resume: prompts of one length, with every layer's residual, keys and values.
+
+    Attributes:
+        run: the run, with whatever else it recorded.
+        resid: per layer, the residual at the block's input [batch, pos, d_model]; one more for the last block's output.
+        keys, values: per layer [batch, kv_head, pos, d_head].
+        masks: per layer, the attention mask the model made (None for plain causal).
+    """
+
+    run: Run
+    resid: Sequence[Tensor]
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
+    masks: Sequence[Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Wave:
+    """Rows that run a suffix of positions, each row from a layer of its own.
+
+    Attributes:
+        first: first position computed.
+        joins: (layer, residual [rows, pos - first, d_model]) in ascending order of layers; rows are numbered in
+            the order they join. A row at layer n_layers only passes the final norm.
+        donors: row -> which prompt of `base` gives it keys and values before `first`.
+    """
+
+    base: Captured
+    first: int
+    joins: Sequence[tuple[int, Tensor]]
+    donors: Int[Tensor, " rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """Generated continuations.
+
+    Attributes:
+        prompts: what was continued.
+        new_ids: per row, the ids produced (up to and without the end-of-sequence token's padding).
+        texts: per row, the continuation as text; '' without a tokenizer.
+        cache: site -> activations of every position run, prompt first; padding columns dropped is not possible in a
+            ragged batch, so columns are slots: row r's first real token is at ``pads[r]``.
+        pads: padding columns before each row's first real token.
+    """
+
+    prompts: Prompts
+    new_ids: tuple[tuple[int, ...], ...]
+    texts: tuple[str, ...]
+    cache: Mapping[Site, Tensor]
+    pads: Int[Tensor, " batch"]
+
+
+class HookedModel(ABC):
+    """A decoder whose activations can be read and changed. Backends: `interp.models.hf` and others."""
+
+    shape: Shape
+    tokenizer: Any
+    identity: Identity
+    family: str
+    unavailable: Mapping[str, str]
+    """site kind -> why this model does not offer it."""
+    resumes: bool
+    """whether `capture` and `resume` work here (else the engine runs a plain loop)."""
+
+    # --- primitives of a backend ---
+
+    @abstractmethod
+    def _forward(self, prompts: Prompts, taps: Taps, targets: Targets) -> Tensor | None:
+        """Logits [batch, target, d_vocab] with `taps` called at their sites, under the caller's grad mode."""
+
+    @abstractmethod
+    def capture(
+        self, prompts: Prompts, interventions: Sequence[Intervention] = (), record: Sequence[Site] = ()
+    ) -> Captured:
+        """Run prompts of one length and keep what is needed to resume from it."""
+
+    @abstractmethod
+    def resume(self, wave: Wave, taps: Taps) -> Float[Tensor, "rows pos d_model"]:
+        """`resid_final` of the wave's rows; taps see the rows that have joined so far."""
+
+    @abstractmethod
+    def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """Logits of a `resid_final`."""
+
+    @abstractmethod
+    def answer_logits(
+        self, resid: Float[Tensor, "*batch d_model"], ids: Int[Tensor, "*batch choice"]
+    ) -> Float[Tensor, "*batch choice"]:
+        """Logits of chosen tokens only; each position has choices of its own."""
+
+    @abstractmethod
+    def _generate(
+        self, prompts: Prompts, taps: Taps, max_new_tokens: int, use_cache: bool, options: dict[str, Any]
+    ) -> tuple[list[list[int]], Int[Tensor, " batch"]]:
+        """New ids of each row, and each row's left padding; taps are called in every forward."""
+
+    @abstractmethod
+    def module(self, name: Literal["final_norm", "unembed"]) -> torch.nn.Module:
+        """A named part of the model, for read-outs."""
+
+    # --- what callers use ---
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the first parameter."""
+        return next(self.parameters()).device
+
+    @abstractmethod
+    def parameters(self) -> Any:
+        """The model's parameters."""
+
+    def prompts(self, given: Any) -> Prompts:
+        """`Prompts` from texts, chat messages, token ids, or a padded tensor (with a mask, call `from_ids`)."""
+        if isinstance(given, Prompts):
+            return given
+        if isinstance(given, Tensor) or (given and isinstance(given[0], int)):
+            return from_ids(given, tokenizer=self.tokenizer)
+        if given and isinstance(given[0], Tensor | list) and not isinstance(given[0][0], dict):
+            return from_ids([list(map(int, row)) for row in given], tokenizer=self.tokenizer)
+        return tokenize(self.tokenizer, given)
+
+    def sites(self, *kinds: str) -> list[Site]:
+        """Every site this model offers, or all of the given kinds, in forward order.
+
+        Raises:
+            SiteError: a kind that does not exist, or that this model does not offer, with the reason.
+        """
+        chosen = kinds or [k for k in KINDS if k not in self.unavailable]
+        sites = []
+        for kind in chosen:
+            layers: Sequence[int | None] = range(self.shape.n_layers) if _layered(kind) else [None]
+            sites += [self.check_site(Site(kind, layer)) for layer in layers]
+        return sorted(sites, key=lambda s: s.order)
+
+    def check_site(self, site: Site | str) -> Site:
+        """The site, once it is known to exist in this model."""
+        site = Site.parse(site)
+        if site.kind in self.unavailable:
+            raise SiteError(f"{self.identity.name} ({self.family}) has no {site.kind}: {self.unavailable[site.kind]}")
+        if site.layer is not None and site.layer >= self.shape.n_layers:
+            raise SiteError(f"{site}: layer out of range; {self.identity.name} has layers 0 to {self.shape.n_layers - 1}.")
+        return site
+
+    def run(
+        self,
+        prompts: Any,
+        interventions: Sequence[Intervention] = (),
+        record: Sequence[Site | str] = (),
+        *,
+        logits: Targets = "last",
+        differentiable: bool = False,
+    ) -> Run:
+        """One forward pass.
+
+        Args:
+            prompts: texts, messages, ids or `Prompts`.
+            interventions: applied in this order.
+            record: sites to keep, as they flow on after the interventions.
+            logits: ``"last"`` (each prompt's last token), ``"all"`` positions, ``"none"``, or positions [batch, target].
+            differentiable: keep the autograd graph in logits and cache; else everything is detached.
+
+        Raises:
+            SiteError, InterventionError, PromptError, ModelError: before the forward, all faults of a kind together;
+                InterventionError also after it, for an intervention that touched nothing.
+        """
+        prompts = self.check_prompts(prompts, logits)
+        sites = [self.check_site(s) for s in record]
+        cache: dict[Site, Tensor] = {}
+        fired: dict[Site, int] = {}
+        taps, done = self._intervention_taps(interventions, prompts)
+        for site in sites:
+            taps.setdefault(site, []).append(_recorder(site, cache, fired, differentiable))
+        with torch.set_grad_enabled(differentiable):
+            result = self._forward(prompts, _in_order(taps), logits)
+        _check_fired(interventions, done)
+        return Run(prompts, result, {s: cache[s] for s in sites}, fired)
+
+    def gradients(
+        self,
+        prompts: Any,
+        metric: Callable[[Float[Tensor, "batch target d_vocab"]], Float[Tensor, " batch"]],
+        sites: Sequence[Site | str],
+        interventions: Sequence[Intervention] = (),
+        *,
+        logits: Targets = "last",
+    ) -> Gradients:
+        """Gradients at `sites` of the metric's sum over prompts, so each row holds its own prompt's gradient.
+
+        The model's grad flags and `.grad` fields stay as they are. A site without a path to the metric gets zeros.
+        """
+        prompts = self.check_prompts(prompts, logits)
+        wanted = [self.check_site(s) for s in sites]
+        watched: dict[Site, Tensor] = {}
+        taps, done = self._intervention_taps(interventions, prompts)
+        taps.setdefault(Site("embed") if "embed" not in self.unavailable else Site("resid_pre", 0), []).append(_as_leaf)
+        for site in wanted:
+            taps.setdefault(site, []).append(_watcher(site, watched))
+        with torch.enable_grad(), frozen(self.parameters()):
+            result = self._forward(prompts, _in_order(taps), logits)
+            _check_fired(interventions, done)
+            values = metric(result)
+            if values.shape != (len(prompts),):
+                raise MetricError(f"the metric gave shape {tuple(values.shape)}; one value a prompt is needed.")
+            grads = torch.autograd.grad(values.sum(), [watched[s] for s in wanted], allow_unused=True)
+        filled = [torch.zeros_like(watched[s]) if g is None else g for s, g in zip(wanted, grads, strict=True)]
+        return Gradients(
+            values.detach(),
+            {s: watched[s].detach().clone() for s in wanted},
+            dict(zip(wanted, filled, strict=True)),
+        )
+
+    def generate(
+        self,
+        prompts: Any,
+        max_new_tokens: int = 20,
+        interventions: Sequence[Intervention] = (),
+        record: Sequence[Site | str] = (),
+        *,
+        use_cache: bool = True,
+        **options: Any,
+    ) -> Generation:
+        """Continue prompts (greedily unless `options` for the model's own ``generate`` say otherwise).
+
+        Interventions apply at absolute positions in every step, so the text does not depend on `use_cache`:
+        ``pos="prompt"``, ``"last prompt token"``, ``"new tokens"``, ``"all"``, or numbers.
+
+        Args:
+            record: sites to keep over all steps (not `pattern`; needs ``use_cache=True``).
+        """
+        prompts = self.check_prompts(prompts, "last")
+        sites = [self.check_site(s) for s in record]
+        if sites and (not use_cache or any(s.kind == "pattern" for s in sites)):
+            raise OptionError("generate records sites only with use_cache=True, and never 'pattern'; run() does both.")
+        pieces: dict[Site, list[Tensor]] = {s: [] for s in sites}
+        taps, done = self._intervention_taps(interventions, prompts, generating=True)
+        for site in sites:
+            taps.setdefault(site, []).append(_piece_recorder(pieces[site]))
+        with torch.no_grad():
+            new, pads = self._generate(prompts, _in_order(taps), max_new_tokens, use_cache, options)
+        _check_fired(interventions, done)
+        texts = tuple("".join(token_strings(self.tokenizer, row)) if self.tokenizer is not None else "" for row in new)
+        cache = {s: torch.cat(parts, 1) for s, parts in pieces.items()}
+        return Generation(prompts, tuple(map(tuple, new)), texts, cache, pads)
+
+    # --- checks shared by the verbs ---
+
+    def check_prompts(self, given: Any, logits: Targets = "last") -> Prompts:
+        """Prompts on this model's device, once ids and target positions are known to fit."""
+        prompts = self.prompts(given).to(self.device)
+        highest = int((prompts.ids * prompts.mask).max())
+        if highest >= self.shape.d_vocab or int(prompts.ids.min()) < 0:
+            raise ModelError(
+                f"token id {highest} is outside the vocabulary of {self.identity.name} (0 to {self.shape.d_vocab - 1}); "
+                "the prompts were made with another tokenizer."
+            )
+        if isinstance(logits, str) and logits not in ("last", "all", "none"):
+            raise OptionError(f"logits={logits!r}; allowed: 'last', 'all', 'none', or positions [batch, target].")
+        if isinstance(logits, Tensor) and (logits.ndim != 2 or len(logits) != len(prompts)):
+            raise OptionError(f"logits positions have shape {tuple(logits.shape)}; [{len(prompts)}, target] is needed.")
+        return prompts
+
+    def _intervention_taps(
+        self, interventions: Sequence[Intervention], prompts: Prompts, generating: bool = False
+    ) -> tuple[Taps, dict[int, int]]:
+        """Taps of the interventions, and a tally of how often each fired; every fault is raised here, together."""
+        lengths = prompts.lengths.tolist()
+        faults = []
+        for one in interventions:
+            if not isinstance(one, Intervention):
+                raise InterventionError(f"{one!r} is not an intervention; make one with Patch, Zero, Scale, Add, Edit.")
+            self.check_site(one.site)
+            faults += one.faults(self.shape.sizes(one.site), lengths)
+            if one.pos == "new tokens" and not generating:
+                faults.append(f"{one}: there are no new tokens in run(); use generate()")
+        if faults:
+            raise InterventionError("; ".join(faults) + ".")
+        done: dict[int, int] = dict.fromkeys(range(len(interventions)), 0)
+        taps: Taps = {}
+        for number, one in enumerate(interventions):
+            taps.setdefault(one.site, []).append(_applier(one, number, done))
+        return taps, done
+
+
+class frozen:  # noqa: N801 - reads as a statement: with frozen(parameters)
+    """Context in which no parameter asks for a gradient; the flags come back as they were."""
+
+    def __init__(self, parameters: Any) -> None:
+        self._parameters = parameters
+        self._asked: list[torch.nn.Parameter] = []
+
+    def __enter__(self) -> None:
+        for parameter in self._parameters:
+            if parameter.requires_grad:
+                self._asked.append(parameter)
+                parameter.requires_grad_(False)
+
+    def __exit__(self, *_: object) -> None:
+        for parameter in self._asked:
+            parameter.requires_grad_(True)
+
+
+def _layered(kind: str) -> bool:
+    return Site("embed").kind != kind and (kind not in KINDS or KINDS[kind].layered)
+
+
+def _in_order(taps: Taps) -> Taps:
+    """Taps in forward order of their sites, so that several at one module fire in that order."""
+    return {site: taps[site] for site in sorted(taps, key=lambda s: s.order)}
+
+
+def _applier(one: Intervention, number: int, done: dict[int, int]) -> Tap:
+    def tap(x: Tensor, layout: Layout) -> Tensor | None:
+        new = one.apply(x, layout)
+        done[number] += new is not None
+        return new
+
+    return tap
+
+
+def _recorder(site: Site, cache: dict[Site, Tensor], fired: dict[Site, int], differentiable: bool) -> Tap:
+    def tap(x: Tensor, layout: Layout) -> None:
+        cache[site] = x.clone() if differentiable else x.detach().clone()
+        fired[site] = fired.get(site, 0) + 1
+
+    return tap
+
+
+def _piece_recorder(pieces: list[Tensor]) -> Tap:
+    def tap(x: Tensor, layout: Layout) -> None:
+        seen = sum(p.shape[1] for p in pieces) - layout.first
+        pieces.append(x[:, max(seen, 0) :].detach().clone())
+
+    return tap
+
+
+def _watcher(site: Site, watched: dict[Site, Tensor]) -> Tap:
+    def tap(x: Tensor, layout: Layout) -> Tensor:
+        watched[site] = x
+        return x
+
+    return tap
+
+
+def _as_leaf(x: Tensor, layout: Layout) -> Tensor:
+    return x if x.requires_grad else x.detach().requires_grad_(True)
+
+
+def _check_fired(interventions: Sequence[Intervention], done: dict[int, int]) -> None:
+    silent = [str(one) for number, one in enumerate(interventions) if not done[number]]
+    if silent:
+        raise InterventionError(f"not applied (the site fired 0 times at these positions): {'; '.join(silent)}.")

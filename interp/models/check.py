@@ -1,0 +1,159 @@
+"""The self-check on load: sites resolve, shapes fit, no-ops change nothing, changes change something.
+
+A failure names the family, the site, what was found, and the cure, so that an upgrade of a library, or a wrong map,
+cannot make later results silently wrong.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from interp.errors import InterventionError, ModelError
+from interp.intervention import Edit
+from interp.models.base import Run
+from interp.site import Site
+from interp.tokens import Prompts, from_ids
+
+if TYPE_CHECKING:
+    from interp.models.hf import HookedHF
+
+TOLERANCE = 1e-4
+"""Relative to the residual's largest entry: float32 sums of up to a few thousand terms stay well below."""
+
+
+def self_check(model: "HookedHF", *, thorough: bool) -> None:
+    """Check `model` and set what only running can tell (whether attention functions fire, whether blocks resume).
+
+    Args:
+        thorough: also run the no-op and change tests at every site.
+
+    Raises:
+        ModelError: the first kind of fault found, with all sites that show it.
+    """
+    prompts = _probe_prompts(model)
+    _find_attention(model, prompts)
+    clean = model.run(prompts, record=model.sites(), logits="all")
+    _check_shapes(model, clean)
+    if thorough:
+        _check_noop(model, prompts, clean)
+        _check_residual(model, clean)
+        _check_unembedding(model, clean)
+        _check_changes(model, prompts)
+
+
+def _probe_prompts(model: "HookedHF") -> Prompts:
+    ids = torch.randint(0, model.shape.d_vocab, (1, 3), generator=torch.Generator().manual_seed(0))
+    return from_ids(ids.tolist())
+
+
+def _find_attention(model: "HookedHF", prompts: Prompts) -> None:
+    """Attention sites are offered only if the registered function really fires in every layer."""
+    from interp.models.attention import ATTENTION_KINDS
+
+    kinds = [k for k in ATTENTION_KINDS if k not in model.unavailable and k not in model.map.points]
+    if not kinds:
+        return
+    try:
+        model.run(prompts, record=model.sites("q"), logits="none")
+    except InterventionError:
+        import transformers
+
+        reason = (
+            f"{model.family} in transformers {transformers.__version__} accepts a registered attention function but "
+            "never calls it; a newer release does."
+        )
+        model.unavailable = {**model.unavailable, **dict.fromkeys(kinds, reason)}
+        return
+    except ModelError as error:
+        model.unavailable = {**model.unavailable, **dict.fromkeys(kinds, str(error))}
+        return
+    blocks = model._blocks
+    returned: list[object] = []
+    handle = blocks[0].register_forward_hook(lambda _, __, output: returned.append(output))
+    try:
+        model.run(prompts, logits="none")
+    finally:
+        handle.remove()
+    model._block_returns_tuple = isinstance(returned[0], tuple)
+    model.resumes = model._body is not model.model and "position_ids" in model._accepts
+
+
+def _check_shapes(model: "HookedHF", clean: Run) -> None:
+    shape, n = model.shape, int(clean.prompts.ids.shape[1])
+    sizes = {
+        "batch": 1, "pos": n, "dest": n, "src": n, "head": shape.n_heads, "kv_head": shape.n_kv_heads,
+        "d_head": shape.d_head, "d_model": shape.d_model, "d_ff": shape.d_ff,
+    }  # fmt: skip
+    wrong = [
+        f"{site} has shape {tuple(x.shape)}, the configuration says {tuple(sizes[a] for a in site.axes)} "
+        f"({' x '.join(site.axes)})"
+        for site, x in clean.cache.items()
+        if x.shape != tuple(sizes[a] for a in site.axes)
+    ]
+    _fail(model, "shapes do not fit", wrong, "correct the site map or the Shape given.")
+
+
+def _check_noop(model: "HookedHF", prompts: Prompts, clean: Run) -> None:
+    """A pass-through at every site leaves the logits bit-equal to the bare model's."""
+    plain = model.run(prompts, logits="all").logits
+    assert plain is not None and clean.logits is not None, "all logits were asked for"
+    if not torch.equal(plain, clean.logits):
+        gap = float((plain - clean.logits).abs().max())
+        _fail(model, "recording changed the logits", [f"largest difference {gap:.2g}"], "report the family and versions.")
+
+
+def _check_residual(model: "HookedHF", clean: Run) -> None:
+    """resid_pre + attn_out + mlp_out = resid_post, so sublayer outputs are what is really added."""
+    if {"resid_pre", "attn_out", "mlp_out", "resid_post"} & set(model.unavailable):
+        return
+    wrong = []
+    for layer in range(model.shape.n_layers):
+        parts = [clean[Site(kind, layer)] for kind in ("resid_pre", "attn_out", "mlp_out")]
+        post = clean[Site("resid_post", layer)]
+        gap = float((sum(parts[1:], parts[0]) - post).abs().max())
+        if gap > _tolerance(post):
+            wrong.append(f"layer {layer}: resid_pre + attn_out + mlp_out differs from resid_post by {gap:.3g}")
+    _fail(model, "the residual stream is not the sum of its parts", wrong, "correct attn_out and mlp_out in the site map.")
+
+
+def _check_unembedding(model: "HookedHF", clean: Run) -> None:
+    if "resid_final" in model.unavailable or clean.logits is None:
+        return
+    with torch.no_grad():
+        gap = float((model.unembed(clean["resid_final"]) - clean.logits).abs().max())
+    wrong = [f"differs by {gap:.3g}"] if gap > _tolerance(clean.logits) else []
+    _fail(model, "unembedding resid_final does not give the logits", wrong, "name the true final_norm and unembed.")
+
+
+def _check_changes(model: "HookedHF", prompts: Prompts) -> None:
+    """A change at each site, one row a site, must reach the last position's final residual."""
+    sites = [s for s in model.sites() if s.kind != "resid_final"]
+    many = Prompts(prompts.ids.expand(len(sites) + 1, -1), prompts.lengths.expand(len(sites) + 1))
+    edits = [Edit(site, _disturbed, rows=row) for row, site in enumerate(sites)]
+    final = model.run(many, edits, [Site("resid_final")], logits="none")[Site("resid_final")][:, -1]
+    still = [f"{site}" for row, site in enumerate(sites) if torch.equal(final[row], final[-1])]
+    _fail(
+        model, "a change did not reach the output", still,
+        "correct the site map; for a model whose weights really are zero there, load with check=False.",
+    )  # fmt: skip
+
+
+def _disturbed(x: Tensor) -> Tensor:
+    """Values that differ from x everywhere, by about its own size."""
+    if x.shape[-1] == x.shape[-2] and bool((x.sum(-1) - 1).abs().max() < 1e-3):
+        return 0.5 * x.flip(-1)
+    wave = torch.cos(torch.arange(x.numel(), device=x.device, dtype=torch.float32)).view(x.shape).to(x.dtype)
+    return x + (x.abs().mean() + 1e-3) * (1 + wave)
+
+
+def _tolerance(x: Tensor) -> float:
+    coarse = 1.0 if x.dtype in (torch.float32, torch.float64) else 300.0
+    return TOLERANCE * coarse * max(float(x.abs().max()), 1.0)
+
+
+def _fail(model: "HookedHF", what: str, found: Sequence[str], cure: str) -> None:
+    if found:
+        shown = "; ".join(found[:6]) + (f"; and {len(found) - 6} more" if len(found) > 6 else "")
+        raise ModelError(f"self-check of {model.identity.name} (family {model.family}): {what}: {shown}. Cure: {cure}")

@@ -1,0 +1,508 @@
+"""The default backend: any transformers decoder, unmodified, through plain torch hooks.
+
+Sites at module boundaries come from the family's table (`families`); queries, keys, values and patterns from the
+registered attention function (`attention`). Hooks live in a ``with`` block and are gone after it, whatever is raised.
+"""
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from interp.errors import InterventionError, ModelError, nearest
+from interp.intervention import Intervention, Layout
+from interp.models.attention import ATTENTION_KINDS, AttentionTaps, tapped
+from interp.models.base import Captured, HookedModel, Identity, Shape, Tap, Taps, Targets, Wave
+from interp.models.families import Point, SiteMap, site_map
+from interp.site import KINDS, Site
+from interp.tokens import Prompts
+
+
+@dataclass(eq=False)
+class _Pass:
+    """State of one hooked pass: the layout of the columns now running, and how often each site fired."""
+
+    layout: Layout
+    width: int
+    fired: Counter = field(default_factory=Counter)
+
+
+class HookedHF(HookedModel):
+    """A `transformers` decoder (or a user's `nn.Module` with a site map) whose activations can be read and changed.
+
+    Args:
+        model: the model; it is used as it is and never changed.
+        tokenizer: its tokenizer, or None when prompts come as token ids.
+        site_map: where the sites are, for a model that is in no family of the table.
+        shape: sizes, for a module without a transformers configuration.
+        identity: where the model came from.
+        check: run the self-check of `interp.models.check` (one small forward or two).
+
+    Raises:
+        ModelError: an unsupported family, a map that does not fit, or a failed self-check; with the cure.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any = None,
+        *,
+        site_map: SiteMap | None = None,
+        shape: Shape | None = None,
+        identity: Identity | None = None,
+        check: bool = True,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.identity = identity or Identity()
+        config = getattr(model, "config", None)
+        self.family = str(getattr(config, "model_type", type(model).__name__))
+        self.map = site_map or _family_map(model)
+        self.shape = shape or _shape_of(model)
+        self._accepts = set(inspect.signature(model.forward).parameters)
+        self._blocks = list(_submodule(model, self.map.blocks, "blocks"))  # type: ignore[call-overload]
+        if len(self._blocks) != self.shape.n_layers:
+            raise ModelError(
+                f"{self.map.blocks} holds {len(self._blocks)} blocks, the configuration says {self.shape.n_layers}."
+            )
+        self._norm = _submodule(model, self.map.final_norm, "final_norm")
+        self._head = _head_of(model, self.map)
+        self._softcap = getattr(config, "final_logit_softcapping", None)
+        self._attentions = self._attention_modules()
+        self._check_map()
+        self._mask_cache: dict[Any, list[Tensor | None]] = {}
+        self.unavailable = self._find_unavailable()
+        self.resumes = False
+        self._block_returns_tuple = False
+        from interp.models.check import self_check
+
+        self_check(self, thorough=check)
+
+    # --- where things are ---
+
+    def _attention_modules(self) -> list[nn.Module]:
+        if not self.map.attention:
+            return []
+        return [_submodule(b, self.map.attention, f"attention of block {i}") for i, b in enumerate(self._blocks)]
+
+    def _point(self, kind: str) -> Point | None:
+        if kind in self.map.points:
+            return self.map.points[kind]
+        return {"resid_pre": Point("", "input"), "resid_post": Point("", "output")}.get(kind)
+
+    def _check_map(self) -> None:
+        """Resolve every point of every block, so that a wrong entry is named before anything runs."""
+        for kind, point in self.map.points.items():
+            if self.map.parallel and kind == "resid_mid":
+                continue
+            for number, block in enumerate(self._blocks):
+                _submodule(block, point.path, f"{kind} of block {number}")
+
+    def _find_unavailable(self) -> dict[str, str]:
+        reasons = {}
+        for kind in KINDS:
+            if kind == "resid_mid" and self.map.parallel:
+                reasons[kind] = "attention and MLP run in parallel and read the same residual (resid_pre)."
+            elif kind in ("embed", "resid_final") or self._point(kind) is not None:
+                continue
+            elif kind not in ATTENTION_KINDS:
+                reasons[kind] = "the site map does not say where it is; add a Point for it."
+            elif not self._attentions:
+                reasons[kind] = "the model does not use transformers' attention interface; add a Point for it."
+        return reasons
+
+    def _locate(self, site: Site) -> tuple[nn.Module, str]:
+        """Module and side to hook for a site that is no attention-function site."""
+        if site.kind == "embed":
+            return self._blocks[0], "input"
+        if site.kind == "resid_final":
+            return self._norm, "output"
+        if site == Site("resid_post", self.shape.n_layers - 1):
+            return self._norm, "input"  # so that rows resumed after the last block pass here too
+        point = self._point(site.kind)
+        assert point is not None and site.layer is not None, f"{site} has no point"
+        block = self._blocks[site.layer]
+        return (block.get_submodule(point.path) if point.path else block), point.side
+
+    def module(self, name: Literal["final_norm", "unembed"]) -> nn.Module:
+        return self._norm if name == "final_norm" else self._head
+
+    def parameters(self) -> Any:
+        return self.model.parameters()
+
+    # --- one hooked pass ---
+
+    @contextmanager
+    def _hooked(self, taps: Taps, state: _Pass, **attention: Any) -> Iterator[AttentionTaps | None]:
+        """Hooks for `taps`, removed on leaving; yields the attention taps when the attention function is needed."""
+        in_function = {s for s in taps if s.kind in ATTENTION_KINDS and self._point(s.kind) is None}
+        with ExitStack() as stack:
+            for site in taps:
+                if site not in in_function:
+                    stack.enter_context(self._hook(site, taps[site], state))
+            active = None
+            if in_function or attention:
+                layers = {id(module): number for number, module in enumerate(self._attentions)}
+                active = AttentionTaps(
+                    layers, frozenset(in_function), lambda site, x: _call(site, taps[site], x, state), **attention
+                )
+                configs = {id(m.config): m.config for m in (self.model, *self._attentions) if hasattr(m, "config")}
+                stack.enter_context(tapped(list(configs.values()), active))
+            yield active
+
+    @contextmanager
+    def _hook(self, site: Site, taps: list[Tap], state: _Pass) -> Iterator[None]:
+        module, side = self._locate(site)
+
+        def change(x: Tensor) -> Tensor | None:
+            shaped = self._to_site(site, x, state)
+            new = _call(site, taps, shaped, state)
+            if new is None or (new is shaped and shaped is x):
+                return None
+            if site.kind == "resid_mid":
+                # The skip connection holds this same tensor, so only an edit in place reaches both readers.
+                x.copy_(new.reshape(x.shape))
+                return None
+            return new.reshape(x.shape)
+
+        def on_input(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            name = None if args else "hidden_states"
+            new = change(args[0] if name is None else kwargs[name])
+            if new is None:
+                return None
+            return ((new, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: new})
+
+        def on_output(_: nn.Module, args: tuple, output: Any) -> Any:
+            new = change(output[0] if isinstance(output, tuple) else output)
+            if new is None:
+                return None
+            return (new, *output[1:]) if isinstance(output, tuple) else new
+
+        if side == "input":
+            handle = module.register_forward_pre_hook(on_input, with_kwargs=True)
+        else:
+            handle = module.register_forward_hook(on_output)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _to_site(self, site: Site, x: Tensor, state: _Pass) -> Tensor:
+        """The hooked tensor in the site's axes: heads split; batch and position apart where a family flattens them."""
+        if site.axes[-1] != "d_head" or x.ndim == 4:
+            return x if x.ndim != 2 else x.view(-1, state.width, x.shape[-1])
+        heads = self.shape.n_kv_heads if "kv_head" in site.axes else self.shape.n_heads
+        return x.view(*x.shape[:-1], heads, -1)
+
+    def _forward(self, prompts: Prompts, taps: Taps, targets: Targets) -> Tensor | None:
+        self._refuse_dropout()
+        state = _Pass(Layout(torch.zeros_like(prompts.lengths), prompts.lengths), prompts.ids.shape[1])
+        inputs = self._inputs(prompts.ids, prompts.position_ids, prompts.mask)
+        with self._hooked(taps, state):
+            if isinstance(targets, str) and targets == "all" or self._body is self.model:
+                logits, hidden = _logits(self.model(**inputs)), None
+            else:
+                logits, hidden = None, _hidden(self._body(**inputs))
+        _check_sites(taps, state)
+        if isinstance(targets, str) and targets == "none":
+            return None
+        if isinstance(targets, str) and targets == "all":
+            return logits
+        where = prompts.last[:, None] if isinstance(targets, str) else targets.to(prompts.ids.device)
+        rows = torch.arange(len(prompts), device=where.device)[:, None]
+        where = where.clamp(min=0)
+        return logits[rows, where] if hidden is None else self.unembed(hidden[rows, where])  # type: ignore[index]
+
+    @property
+    def _body(self) -> nn.Module:
+        """The model without its unembedding; the whole model where that cannot be told apart."""
+        body = getattr(self.model, "base_model", None)
+        return body if isinstance(body, nn.Module) else self.model
+
+    def _inputs(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        given = {"input_ids": ids, "position_ids": positions, "attention_mask": mask, "use_cache": False}
+        if mask is not None:
+            given["attention_mask"] = mask.long()
+        return {k: v for k, v in given.items() if v is not None and (k in self._accepts or k == "input_ids")}
+
+    def _refuse_dropout(self) -> None:
+        active = [name or type(m).__name__ for name, m in self.model.named_modules() if m.training and _drops(m)]
+        if active:
+            raise ModelError(
+                f"dropout is active in {len(active)} modules ({', '.join(active[:3])}, ...), so runs would differ "
+                "at random; call model.eval() first."
+            )
+
+    # --- resuming ---
+
+    def capture(
+        self, prompts: Prompts, interventions: Sequence[Intervention] = (), record: Sequence[Site] = ()
+    ) -> Captured:
+        prompts = self.check_prompts(prompts)
+        lengths = sorted(set(prompts.lengths.tolist()))
+        if len(lengths) > 1:
+            raise InterventionError(f"capture needs prompts of one length; got {lengths}; group them by length.")
+        layers = range(self.shape.n_layers)
+        residuals = [Site("resid_pre", layer) for layer in layers] + [Site("resid_post", layers[-1])]
+        keys, values = ([Site(kind, layer) for layer in layers] for kind in "kv")
+        run = self.run(prompts, interventions, [*residuals, *keys, *values, *record], logits="none")
+        return Captured(
+            run,
+            [run[s] for s in residuals],
+            [run[s].transpose(1, 2) for s in keys],
+            [run[s].transpose(1, 2) for s in values],
+            self._masks(prompts.ids[:1]),
+        )
+
+    def _masks(self, ids: Int[Tensor, "1 pos"]) -> list[Tensor | None]:
+        """Each layer's attention mask [1, 1, pos, pos] for one unpadded prompt, None for plain causal."""
+        width = ids.shape[1]
+        key = (width, ids.device, *(m.config._attn_implementation for m in self._attentions[:1]))
+        if key not in self._mask_cache:
+            positions = torch.arange(width, device=ids.device)[None]
+            state = _Pass(Layout(positions[0, :1], positions[0, :1] + width), width)
+            with torch.no_grad(), self._hooked({}, state, masks=None) as active:
+                self._body(**self._inputs(ids, positions, torch.ones_like(ids)))
+            assert active is not None, "an attention option keeps the attention taps active"
+            self._mask_cache = {key: [active.seen[layer] for layer in range(self.shape.n_layers)]}
+        return self._mask_cache[key]
+
+    def resume(self, wave: Wave, taps: Taps) -> Float[Tensor, "rows pos d_model"]:
+        self._refuse_dropout()
+        base, first = wave.base, wave.first
+        ids = base.run.prompts.ids
+        start, n_rows = wave.joins[0][0], wave.joins[0][1].shape[0]
+        width = ids.shape[1] - first
+        positions = torch.arange(first, ids.shape[1], device=ids.device)[None]
+        state = _Pass(Layout(positions[0, :1] * 0, positions[0, :1] * 0), width)
+        masks = [_suffix_mask(mask, first, ids.shape[1], ids.device) for mask in base.masks]
+        outputs: list[Tensor] = []
+        with ExitStack() as stack:
+            stack.enter_context(_skipped(self._blocks[:start], self._block_returns_tuple))
+            for layer, rows in wave.joins:
+                stack.enter_context(self._joining(layer, rows, replace=layer == start))
+            stack.enter_context(self._hooked(taps, state, prefix=_prefix(wave), masks=masks))
+            handle = self._norm.register_forward_hook(lambda _, __, output: outputs.append(output))
+            stack.callback(handle.remove)
+            self._body(**self._inputs(ids[:1, first:].expand(n_rows, -1), positions, None))
+        _check_sites(taps, state)
+        return outputs[0]
+
+    @contextmanager
+    def _joining(self, layer: int, rows: Tensor, *, replace: bool) -> Iterator[None]:
+        """Within, `rows` enter the running batch at the block's input (the final norm's, after the last block)."""
+        module = self._blocks[layer] if layer < len(self._blocks) else self._norm
+
+        def join(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+            name = None if args else "hidden_states"
+            running = args[0] if name is None else kwargs[name]
+            joined = rows.to(running.device) if replace else torch.cat([running, rows.to(running.device)])
+            return ((joined, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: joined})
+
+        handle = module.register_forward_pre_hook(join, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        return self._cap(self._head(resid))
+
+    def answer_logits(
+        self, resid: Float[Tensor, "*batch d_model"], ids: Int[Tensor, "*batch choice"]
+    ) -> Float[Tensor, "*batch choice"]:
+        weight = getattr(self._head, "weight", None)
+        if not (type(self._head) is nn.Linear and weight.is_floating_point() and weight.device == resid.device):
+            return self.unembed(resid).gather(-1, ids)
+        logits = (weight[ids] @ resid.unsqueeze(-1)).squeeze(-1)
+        return self._cap(logits if self._head.bias is None else logits + self._head.bias[ids])
+
+    def _cap(self, logits: Tensor) -> Tensor:
+        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+
+    # --- generation ---
+
+    def _generate(
+        self, prompts: Prompts, taps: Taps, max_new_tokens: int, use_cache: bool, options: dict[str, Any]
+    ) -> tuple[list[list[int]], Int[Tensor, " batch"]]:
+        self._refuse_dropout()
+        if not hasattr(self.model, "generate"):
+            raise ModelError(f"{type(self.model).__name__} has no generate(); only transformers models have.")
+        width = prompts.ids.shape[1]
+        pads = width - prompts.lengths
+        columns = (torch.arange(width, device=pads.device) - pads[:, None]).clamp(min=0)
+        mask = torch.arange(width, device=pads.device) >= pads[:, None]
+        config = getattr(self.model, "generation_config", None)
+        stop, fill = getattr(config, "eos_token_id", None), getattr(config, "pad_token_id", None)
+        stops = [] if stop is None else [stop] if isinstance(stop, int) else list(stop)
+        fill = fill if fill is not None else (stops[0] if stops else 0)
+        state = _Pass(Layout(pads, prompts.lengths), width)
+        with ExitStack() as stack:
+            stack.enter_context(self._hooked(taps, state))
+            handle = self.model.register_forward_pre_hook(_following(state), with_kwargs=True)
+            stack.callback(handle.remove)
+            ids = prompts.ids.gather(1, columns).masked_fill(~mask, fill)
+            out = self.model.generate(
+                ids, attention_mask=mask.long(), max_new_tokens=max_new_tokens, use_cache=use_cache,
+                **{"do_sample": False, "pad_token_id": fill, **options},
+            )  # fmt: skip
+        return [_until_stop(row[width:].tolist(), stops) for row in out], pads
+
+
+def _call(site: Site, taps: Sequence[Tap], x: Tensor, state: _Pass) -> Tensor | None:
+    """Run a site's taps one after another; the last tensor returned, or None when none was."""
+    state.fired[site] += 1
+    layout, new, current = state.layout, None, x
+    if site.kind in ("k", "v", "k_of_query_head", "v_of_query_head"):
+        # Keys and values come with everything the cache holds, so their first column lies further back.
+        layout = layout._replace(first=layout.first + state.width - x.shape[1])
+    for tap in taps:
+        try:
+            new = tap(current, layout)
+        except BaseException as error:
+            error.add_note(f"raised in an intervention or recorder at {site}")
+            raise
+        current = current if new is None else new
+    return None if current is x and new is None else current
+
+
+def _following(state: _Pass) -> Any:
+    """A model pre-hook that moves the state's layout to the columns of each forward of a generation."""
+
+    def follow(_: nn.Module, args: tuple, kwargs: dict) -> None:
+        cache = kwargs.get("cache") if kwargs.get("cache") is not None else kwargs.get("past_key_values")
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        state.width = ids.shape[1]  # type: ignore[union-attr]
+        state.layout = state.layout._replace(first=0 if cache is None else int(cache.get_seq_length()))
+
+    return follow
+
+
+@contextmanager
+def _skipped(blocks: Sequence[nn.Module], returns_tuple: bool) -> Iterator[None]:
+    """Within, the blocks hand their input on. An instance's own `forward` (accelerate sets one) is put back."""
+
+    def pass_on(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+        return (hidden_states,) if returns_tuple else hidden_states
+
+    before = [block.__dict__.get("forward") for block in blocks]
+    try:
+        for block in blocks:
+            block.forward = pass_on  # type: ignore[method-assign]
+        yield
+    finally:
+        for block, forward in zip(blocks, before, strict=True):
+            if forward is None:
+                block.__dict__.pop("forward", None)
+            else:
+                block.forward = forward  # type: ignore[method-assign]
+
+
+def _prefix(wave: Wave) -> Any:
+    """Keys and values before the wave's first position, expanded (not copied) when one prompt gives them all."""
+
+    def prefix(layer: int, rows: int) -> tuple[Tensor, Tensor]:
+        keys, values = wave.base.keys[layer], wave.base.values[layer]
+        if keys.shape[0] == 1:
+            return tuple(x[:, :, : wave.first].expand(rows, -1, -1, -1) for x in (keys, values))  # type: ignore
+        donors = wave.donors[:rows].to(keys.device)
+        return tuple(x[:, :, : wave.first].index_select(0, donors) for x in (keys, values))  # type: ignore
+
+    return prefix
+
+
+def _suffix_mask(mask: Tensor | None, first: int, width: int, device: torch.device) -> Tensor | None:
+    """Rows `first` and later of a full mask; None (plain causal) stays None only when nothing comes before."""
+    if mask is not None:
+        return mask[:, :, first:]
+    if first == 0:
+        return None
+    return torch.ones(width, width, dtype=torch.bool, device=device).tril()[None, None, first:]
+
+
+def _check_sites(taps: Taps, state: _Pass) -> None:
+    """Every tapped site must have fired exactly once in a forward."""
+    wrong = {str(site): state.fired[site] for site in taps if state.fired[site] != 1}
+    if wrong:
+        raise InterventionError(
+            f"sites fired another number of times than once in this forward: {wrong}; a module that is skipped "
+            "or called twice cannot be read or patched as one site."
+        )
+
+
+def _family_map(model: nn.Module) -> SiteMap:
+    config = getattr(model, "config", None)
+    if config is None:
+        raise ModelError(
+            f"{type(model).__name__} has no configuration, so its family is unknown; pass site_map=SiteMap(...) "
+            "and shape=Shape(...)."
+        )
+    return site_map(config)
+
+
+def _shape_of(model: nn.Module) -> Shape:
+    """Sizes from the configuration; d_head is not d_model / heads in many families."""
+    config: Any = getattr(model, "config", None)
+    if config is None:
+        raise ModelError(f"{type(model).__name__} has no configuration; pass shape=Shape(n_layers=..., ...).")
+    heads = config.num_attention_heads
+    d_model = config.hidden_size
+    return Shape(
+        n_layers=config.num_hidden_layers,
+        n_heads=heads,
+        n_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        d_model=d_model,
+        d_head=getattr(config, "head_dim", None) or d_model // heads,
+        d_ff=_first(config, "intermediate_size", "ffn_dim", "n_inner") or 4 * d_model,
+        d_vocab=config.vocab_size,
+    )
+
+
+def _first(config: Any, *names: str) -> int | None:
+    return next((value for n in names if (value := getattr(config, n, None)) is not None), None)
+
+
+def _head_of(model: nn.Module, where: SiteMap) -> nn.Module:
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    return head if head is not None else _submodule(model, where.unembed, "unembed")
+
+
+def _submodule(root: nn.Module, path: str, entry: str) -> nn.Module:
+    """The module at `path`, or an error that names the map's entry and the nearest paths there are."""
+    try:
+        return root.get_submodule(path)
+    except AttributeError:
+        have = [name for name, _ in root.named_modules() if name]
+        raise ModelError(
+            f"site map entry {entry}: {type(root).__name__} has no module {path!r}{nearest(path, have)}; "
+            f"it has {', '.join(have[:12])}{', ...' if len(have) > 12 else ''}."
+        ) from None
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether a module in training mode would drop anything."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if any(isinstance(child, nn.modules.dropout._DropoutNd) and child.p > 0 for child in module.children()):
+        return True
+    return any("dropout" in name and isinstance(p, float) and p > 0 for name, p in vars(module).items())
+
+
+def _logits(output: Any) -> Tensor:
+    return output if isinstance(output, Tensor) else output.logits if hasattr(output, "logits") else output[0]
+
+
+def _hidden(output: Any) -> Tensor:
+    return output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
+
+
+def _until_stop(ids: list[int], stops: list[int]) -> list[int]:
+    """The ids up to and with the first stop token."""
+    ends = [i for i, token in enumerate(ids) if token in stops]
+    return ids[: ends[0] + 1] if ends else ids

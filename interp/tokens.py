@@ -1,0 +1,177 @@
+"""Prompts as token ids, always with their mask and positions, so that padding cannot change a result.
+
+One layout everywhere: rows are padded on the right, and a position counts from a prompt's first real token.
+A left-padded tensor with its attention mask is accepted and brought into this layout.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from interp.errors import PromptError
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """A batch of tokenised prompts.
+
+    Args:
+        ids: token ids, rows padded on the right (the padding's value never matters).
+        lengths: number of real tokens of each row, at least 1.
+        texts: the strings they came from, or None when they came as ids.
+        tokens: each row's tokens as strings, without padding; empty when no tokenizer was at hand.
+    """
+
+    ids: Int[Tensor, "batch pos"]
+    lengths: Int[Tensor, " batch"]
+    texts: tuple[str, ...] | None = None
+    tokens: tuple[tuple[str, ...], ...] = ()
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    def __iter__(self) -> "Iterator[Prompts]":
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, rows: int | slice | Sequence[int]) -> "Prompts":
+        """The chosen rows as prompts of their own, cut to their longest row."""
+        if isinstance(rows, int):
+            rows = [rows]
+        picked = list(range(len(self)))[rows] if isinstance(rows, slice) else [int(r) for r in rows]
+        lengths = self.lengths[picked]
+        width = int(lengths.max()) if picked else 0
+        return Prompts(
+            self.ids[picked, :width],
+            lengths,
+            None if self.texts is None else tuple(self.texts[r] for r in picked),
+            tuple(self.tokens[r] for r in picked) if self.tokens else (),
+        )
+
+    @property
+    def mask(self) -> Bool[Tensor, "batch pos"]:
+        """True at real tokens."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
+
+    @property
+    def position_ids(self) -> Int[Tensor, "batch pos"]:
+        """0, 1, 2, ... on every row; padding goes on counting and is masked."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device).expand(len(self), -1)
+
+    @property
+    def last(self) -> Int[Tensor, " batch"]:
+        """Position of each row's last real token."""
+        return self.lengths - 1
+
+    def rows(self) -> list[list[int]]:
+        """Each row's real token ids, as lists."""
+        return [row[:n].tolist() for row, n in zip(self.ids, self.lengths, strict=True)]
+
+    def to(self, device: torch.device) -> "Prompts":
+        """The same prompts on `device`."""
+        return Prompts(self.ids.to(device), self.lengths.to(device), self.texts, self.tokens)
+
+
+def from_ids(
+    rows: Sequence[Sequence[int]] | Tensor, attention_mask: Tensor | None = None, tokenizer: Any = None
+) -> Prompts:
+    """Prompts from token ids: lists of unequal length, or a padded tensor with its mask (either side).
+
+    Raises:
+        PromptError: an empty row, a mask that is not one run of ones a row, or a shape that does not fit.
+    """
+    if isinstance(rows, Tensor):
+        rows = _unpad(rows, attention_mask)
+    elif attention_mask is not None:
+        raise PromptError("an attention mask goes with a padded tensor; lists of ids carry their own lengths.")
+    elif rows and isinstance(rows[0], int):
+        rows = [rows]  # type: ignore[list-item]
+    empty = [i for i, row in enumerate(rows) if len(row) == 0]
+    if empty or not len(rows):
+        raise PromptError(f"prompts without a token: rows {empty if rows else 'none given'}; each needs at least one.")
+    width = max(len(row) for row in rows)
+    ids = torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.long)
+    tokens = tuple(tuple(token_strings(tokenizer, row)) for row in rows) if tokenizer is not None else ()
+    return Prompts(ids, torch.tensor([len(row) for row in rows]), None, tokens)
+
+
+def _unpad(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
+    """Rows of a padded tensor without their padding."""
+    if ids.ndim == 1:
+        ids = ids[None]
+    if ids.ndim != 2 or ids.is_floating_point():
+        raise PromptError(f"token ids must be integers [batch, pos]; got {ids.dtype} {tuple(ids.shape)}.")
+    if mask is None:
+        return ids.tolist()
+    if mask.shape != ids.shape:
+        raise PromptError(f"attention mask is {tuple(mask.shape)}, token ids are {tuple(ids.shape)}; they must agree.")
+    real = mask.bool()
+    changes = (real[:, 1:] != real[:, :-1]).sum(1) + real[:, 0].logical_not() + real[:, -1].logical_not()
+    broken = [i for i in range(len(real)) if int(changes[i]) > 2 or (int(real[i].sum()) > 0 and _has_hole(real[i]))]
+    if broken:
+        raise PromptError(f"attention mask of rows {broken} has holes; only padding at an end is allowed.")
+    return [row[keep].tolist() for row, keep in zip(ids, real, strict=True)]
+
+
+def _has_hole(real: Tensor) -> bool:
+    where = real.nonzero()[:, 0]
+    return int(where[-1] - where[0]) + 1 != len(where)
+
+
+def tokenize(tokenizer: Any, prompts: str | Sequence[str | Sequence[Message]]) -> Prompts:
+    """Prompts from texts, or from chat messages through the tokenizer's own template.
+
+    A string becomes exactly ``tokenizer(text)``: no special token is added or taken away here, and the
+    tokenizer's padding settings are neither used nor changed.
+
+    Raises:
+        PromptError: no tokenizer, an empty text, a doubled BOS token; all faulty prompts are named together.
+    """
+    if tokenizer is None:
+        raise PromptError("a prompt given as text needs a tokenizer; this model has none: pass token ids instead.")
+    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not texts:
+        raise PromptError("no prompts were given; pass at least one text.")
+    if texts and isinstance(texts[0], dict):
+        texts = [texts]  # type: ignore[list-item]
+    rows, shown, faults = [], [], []
+    for i, text in enumerate(texts):
+        if isinstance(text, str):
+            row = list(tokenizer(text)["input_ids"])
+        else:
+            rendered = tokenizer.apply_chat_template(list(text), tokenize=False, add_generation_prompt=True)
+            row = list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+            text = rendered
+        rows.append(row)
+        shown.append(text)
+        bos = getattr(tokenizer, "bos_token_id", None)
+        if not row:
+            faults.append(f"prompt {i} {text!r} has no token")
+        elif bos is not None and row[:2] == [bos, bos]:
+            faults.append(f"prompt {i} {text!r} begins with two BOS tokens (ids {row[:4]}...): the tokenizer adds one")
+    if faults:
+        raise PromptError("; ".join(faults) + ". Remove the BOS from the text, or pass ids.")
+    made = from_ids(rows, tokenizer=tokenizer)
+    return Prompts(made.ids, made.lengths, tuple(shown), made.tokens)
+
+
+def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Each id as the text it stands for, with its leading space."""
+    return [tokenizer.decode([int(i)], clean_up_tokenization_spaces=False) for i in ids]
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Sixteen hex digits that change when the vocabulary or the special tokens do; '' without a tokenizer."""
+    if tokenizer is None:
+        return ""
+    digest = hashlib.sha256()
+    for word, index in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
+        digest.update(f"{index}\t{word}\n".encode())
+    digest.update(repr((tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)).encode())
+    return digest.hexdigest()[:16]
