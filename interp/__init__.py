@@ -1,0 +1,95 @@
+"""interp: which parts of a transformer carry a behaviour, exactly and fast, on unmodified Hugging Face models.
+
+    model + task -> method -> Circuit -> evaluate / compare / view / save
+
+Names are loaded when first used, so importing this package is quick and loads no backend and no plotting.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from interp.candidates import candidates as candidates
+    from interp.circuit import Circuit as Circuit
+    from interp.circuit_export import to_graphml as to_graphml
+    from interp.circuit_export import to_networkx as to_networkx
+    from interp.circuit_files import load as load_circuit
+    from interp.circuit_files import save as save_circuit
+    from interp.circuit_ops import grow as grow
+    from interp.circuit_ops import prune as prune
+    from interp.circuit_ops import threshold as threshold
+    from interp.circuit_ops import top_n as top_n
+    from interp.errors import InterpError as InterpError
+    from interp.errors import InterpWarning as InterpWarning
+    from interp.evaluate import faithfulness as faithfulness
+    from interp.evaluate import faithfulness_curve as faithfulness_curve
+    from interp.intervention import Add as Add
+    from interp.intervention import Edit as Edit
+    from interp.intervention import Mean as Mean
+    from interp.intervention import Patch as Patch
+    from interp.intervention import Resample as Resample
+    from interp.intervention import Scale as Scale
+    from interp.intervention import Zero as Zero
+    from interp.methods.patching import Engine as Engine
+    from interp.methods.patching import patch as patch
+    from interp.metrics import metric as metric
+    from interp.models.base import HookedModel as HookedModel
+    from interp.models.base import Shape as Shape
+    from interp.models.families import Point as Point
+    from interp.models.families import SiteMap as SiteMap
+    from interp.models.load import load as load
+    from interp.nodes import Node as Node
+    from interp.nodes import Nodes as Nodes
+    from interp.readouts import attention_patterns as attention_patterns
+    from interp.readouts import direct_logit_attribution as direct_logit_attribution
+    from interp.readouts import logit_lens as logit_lens
+    from interp.run_circuit import run_circuits as run_circuits
+    from interp.site import Site as Site
+    from interp.sources import GaussianNoise as GaussianNoise
+    from interp.tasks import Task as Task
+    from interp.tasks import make_task as make_task
+    from interp.tasks import task as task
+    from interp.tokens import Prompts as Prompts
+
+_WHERE = {
+    "interp.candidates": "candidates",
+    "interp.circuit": "Circuit",
+    "interp.circuit_export": "to_graphml to_networkx",
+    "interp.circuit_files": "load:load_circuit save:save_circuit",
+    "interp.circuit_ops": "grow prune threshold top_n",
+    "interp.errors": "InterpError InterpWarning",
+    "interp.evaluate": "faithfulness faithfulness_curve",
+    "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
+    "interp.methods.patching": "Engine patch",
+    "interp.metrics": "metric",
+    "interp.models.base": "HookedModel Shape",
+    "interp.models.families": "Point SiteMap",
+    "interp.models.load": "load",
+    "interp.nodes": "Node Nodes",
+    "interp.readouts": "attention_patterns direct_logit_attribution logit_lens",
+    "interp.run_circuit": "run_circuits",
+    "interp.site": "Site",
+    "interp.sources": "GaussianNoise",
+    "interp.tasks": "Task make_task task",
+    "interp.tokens": "Prompts",
+}
+_NAMES = {
+    name.partition(":")[2] or name: (module, name.partition(":")[0])
+    for module, names in _WHERE.items()
+    for name in names.split()
+}
+
+__all__ = sorted(_NAMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'interp' has no attribute {name!r}")
+    module, attribute = _NAMES[name]
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int32
+from jaxtyping import Bool, Int
 
 from interp.columns import repeats, row_keys, some, whole_numbers
 from interp.errors import CircuitError
@@ -17,7 +17,7 @@ STRUCTURAL = (  # (reader, component) of one layer: the edge between them carrie
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges:
-    """Edges as two columns of node rows; all edges differ.
+    """Edges as two columns of node rows, kept as int32; all edges differ.
 
     Args:
         source: row of the node whose output is read.
@@ -27,8 +27,8 @@ class Edges:
         CircuitError: columns of unequal length, negative rows, equal edges.
     """
 
-    source: Int32[np.ndarray, " edge"]
-    destination: Int32[np.ndarray, " edge"]
+    source: Int[np.ndarray, " edge"]
+    destination: Int[np.ndarray, " edge"]
 
     def __post_init__(self) -> None:
         for name in ("source", "destination"):
@@ -57,3 +57,11 @@ def structural(nodes: Nodes, edges: Edges) -> Bool[np.ndarray, " edge"]:
         pairs[NODE_KINDS.index(reader), NODE_KINDS.index(writer)] = True
     source, destination = edges.source, edges.destination
     return pairs[nodes.kind[source], nodes.kind[destination]] & (nodes.layer[source] == nodes.layer[destination])
+
+
+def ends(edges: Edges, masked: Bool[np.ndarray, " edge"], n_nodes: int) -> Bool[np.ndarray, " node"]:
+    """Which nodes stand at an end of a masked edge."""
+    touched = np.zeros(n_nodes, dtype=bool)
+    touched[edges.source[masked]] = True
+    touched[edges.destination[masked]] = True
+    return touched

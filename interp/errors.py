@@ -11,6 +11,10 @@ class InterpError(Exception):
     """Any error that `interp` raises on purpose."""
 
 
+class InterpWarning(UserWarning):
+    """Something about a result that its reader should know."""
+
+
 class SiteError(InterpError, ValueError):
     """A site, layer, head, position or unit that the model does not have."""
 

@@ -6,7 +6,7 @@ All arithmetic is in float32 (float64 where the logits are), so half-precision m
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -158,6 +158,17 @@ class LogitDiff(Metric):
 
 
 @dataclass(frozen=True)
+class Logit(Metric):
+    """Mean logit of the correct ids, whatever happens to the others; in logits."""
+
+    name: ClassVar[str] = "logit"
+    local: ClassVar[bool] = True
+
+    def score(self, logits: Tensor, answers: Answers, reference: Tensor | None) -> Tensor:
+        return _mean(logits, answers.correct)
+
+
+@dataclass(frozen=True)
 class LogProb(Metric):
     """Log-probability of the answer, of all its tokens together; nats, at most 0.
 
@@ -258,7 +269,7 @@ class LogitDirection(Metric):
 
 
 METRICS: dict[str, type[Metric]] = {
-    kind.name: kind for kind in (LogitDiff, LogProb, Prob, ProbDiff, KL, NegNLL, Accuracy, Preference, LogitDirection)
+    kind.name: kind for kind in (LogitDiff, Logit, LogProb, Prob, ProbDiff, KL, NegNLL, Accuracy, Preference, LogitDirection)
 }
 
 
@@ -281,7 +292,7 @@ def metric(name: "str | Metric", **options: Any) -> Metric:
         return name
     if name not in METRICS:
         raise MetricError(f"no metric {name!r}; allowed: {', '.join(METRICS)}{nearest(str(name), METRICS)}.")
-    allowed = list(METRICS[name].__dataclass_fields__)
+    allowed = [each.name for each in fields(METRICS[name])]
     unknown = [option for option in options if option not in allowed]
     if unknown:
         raise MetricError(

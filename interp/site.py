@@ -98,7 +98,7 @@ class Site:
     def order(self) -> tuple[float, int]:
         """Sort key in forward order."""
         if self.layer is not None:
-            return (self.layer, _ORDER[self.kind])
+            return (float(self.layer), _ORDER[self.kind])
         return (-1.0, 0) if self.kind == "embed" else (float("inf"), 0)
 
     @classmethod

@@ -30,8 +30,9 @@ from interp.scoring import FINAL, Scorer
 from interp.site import Site
 from interp.tokens import Prompts
 
-REASONS = ("", "no difference", "no path to the metric")
-"""Why a cell was not run for a prompt; its effect is then exactly 0."""
+REASONS = ("", "no difference", "no path to the metric", "position absent")
+"""Why a cell was not run for a prompt. The effect is then exactly 0; NaN where the prompt lacks the position."""
+NO_DIFFERENCE, NO_PATH, ABSENT = 1, 2, 3
 
 _DEAD_ENDS = frozenset(
     "q pattern z attn_proj attn_out resid_mid mlp_in neuron mlp_proj mlp_out resid_post resid_final".split()
@@ -113,9 +114,9 @@ class Sweep:
 
     @property
     def effects(self) -> Float[Tensor, "metric cell prompt"]:
-        """metric(patched) - metric(base); exactly 0 where the patch was skipped."""
-        effects = self.values - self.base[:, None]
-        return torch.where(self.reasons[None] > 0, torch.zeros_like(effects), effects)
+        """metric(patched) - metric(base); exactly 0 where it must be, NaN where a prompt lacks the position."""
+        effects = (self.values - self.base[:, None]).masked_fill(self.reasons > 0, 0.0)
+        return effects.masked_fill(self.reasons == ABSENT, torch.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,17 +257,24 @@ def _jobs(group: _Group, cells: Sequence[Cell], reasons: Tensor, n_layers: int, 
     """What must be run for a group, in order of first position and layer; writes the reasons for what need not."""
     width = group.base.run.prompts.ids.shape[1]
     last = group.scorer.last_target.tolist()
+    targets = [set(row) - {-1} for row in group.scorer.answers.positions.tolist()]
     same = {site: _equal(group, site) for site in group.source} if skip_zeros else {}
     jobs = []
     for number, cell in enumerate(cells):
         for row, prompt in enumerate(group.members):
             places = [range(width) if p.positions is None else p.positions[prompt] for p in cell]
+            if not any(map(len, places)):
+                reasons[number, prompt] = ABSENT
+                continue
             if skip_zeros:
-                reason = _why_zero(cell, places, row, last[row], same, n_layers, group.scorer)
-                if reason:
-                    reasons[number, prompt] = reason
+                if not _seen(cell, places, last[row], targets[row], n_layers):
+                    reasons[number, prompt] = NO_PATH
                     continue
-            first = min((min(p) for p in places if len(p)), default=0)
+                places = [_differing(part, row, where, same) for part, where in zip(cell, places, strict=True)]
+                if not any(map(len, places)):
+                    reasons[number, prompt] = NO_DIFFERENCE
+                    continue
+            first = min(min(where) for where in places if len(where))
             jobs.append(Job(number, row, first, min(_entry(p.site, n_layers) for p in cell)))
     return sorted(jobs, key=lambda job: (job.first, job.layer))
 
@@ -286,34 +294,28 @@ def _equal(group: _Group, site: Site) -> np.ndarray:
     return same.swapaxes(1, 2) if site.kind == "pattern" else same
 
 
-def _why_zero(
-    cell: Cell,
-    places: Sequence[Sequence[int]],
-    row: int,
-    last: int,
-    same: Mapping[Site, np.ndarray],
-    n_layers: int,
-    scorer: Scorer,
-) -> int:
-    """Index into `REASONS`: 1 when nothing would change, 2 when no target could see it, else 0."""
-    targets = set(scorer.answers.positions[row].tolist())
-    unseen = True
+def _seen(
+    cell: Cell, places: Sequence[Sequence[int]], last: int, targets: set[int], n_layers: int
+) -> bool:
+    """Whether any place of the cell has a path to a target."""
     for part, positions in zip(cell, places, strict=True):
         if part.site.kind in _DEAD_ENDS and part.site.layer in (n_layers - 1, None):
-            unseen &= not targets & set(positions)
-        else:
-            unseen &= all(p > last for p in positions)
-    if unseen:
-        return 2
-    for part, positions in zip(cell, places, strict=True):
-        equal = same[part.site][row, list(positions)]
-        if part.head is not None:
-            equal = equal[:, part.head]
-        if part.units is not None:
-            equal = equal[..., part.units[0] : part.units[1]]
-        if not bool(equal.all()):
-            return 0
-    return 1
+            if targets & set(positions):
+                return True
+        elif any(p <= last for p in positions):
+            return True
+    return False
+
+
+def _differing(part: Part, row: int, positions: Sequence[int], same: Mapping[Site, np.ndarray]) -> list[int]:
+    """Those of the part's positions where base and source differ in what it covers."""
+    equal = same[part.site][row, list(positions)]
+    if part.head is not None:
+        equal = equal[:, part.head]
+    if part.units is not None:
+        equal = equal[..., part.units[0] : part.units[1]]
+    unequal = ~equal.reshape(len(positions), -1).all(1)
+    return [p for p, differs in zip(positions, unequal, strict=True) if differs]
 
 
 def _plan(
@@ -337,7 +339,7 @@ def _plan(
             tokens += sum((width - job.first) * (shape.n_layers - job.layer) for job in work)
         else:
             tokens += len(work) * width * shape.n_layers
-    skipped = {REASONS[i]: int((reasons == i).sum()) for i in (1, 2)}
+    skipped = {REASONS[i]: int((reasons == i).sum()) for i in (NO_DIFFERENCE, NO_PATH, ABSENT)}
     plain = len(reasons) * int(base.lengths.sum()) * shape.n_layers
     fits = max(int(memory * 2**30 / row_bytes), longest)
     run = sum(map(len, jobs))
@@ -397,6 +399,9 @@ def _writers(model: HookedModel, group: _Group, cells: Sequence[Cell], chunk: Se
         for part in cells[job.cell]:
             given = part.positions
             where = tuple(range(width)) if given is None else given[group.members[job.row]]
+            where = tuple(p for p in where if p >= job.first)  # earlier ones do not differ
+            if not where:
+                continue
             span = 0 if part.units is None else part.units[1] - part.units[0]
             signature = (part.site, part.head is None, span, len(where))
             places[signature].append(_Place(row, job.row, where, part.head, part.units))

@@ -163,6 +163,8 @@ class HookedModel(ABC):
     family: str
     unavailable: Mapping[str, str]
     """site kind -> why this model does not offer it."""
+    has_sink: bool
+    """whether the residual at position 0 dwarfs the others (an attention sink), found on load."""
     resumes: bool
     """whether `capture` and `resume` work here (else the engine runs a plain loop)."""
 
@@ -199,8 +201,8 @@ class HookedModel(ABC):
         """New ids of each row, and each row's left padding; taps are called in every forward."""
 
     @abstractmethod
-    def module(self, name: Literal["final_norm", "unembed"]) -> torch.nn.Module:
-        """A named part of the model, for read-outs."""
+    def module(self, name: Literal["embed", "final_norm", "unembed"]) -> torch.nn.Module:
+        """A named part of the model: token embedding, final norm, unembedding."""
 
     # --- what callers use ---
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from interp.errors import InterventionError, ModelError
-from interp.intervention import Edit
-from interp.models.base import Run
-from interp.site import Site
+from interp.intervention import Layout
+from interp.models.base import Run, Tap, Taps
+from interp.site import KINDS, Site
 from interp.tokens import Prompts, from_ids
 
 if TYPE_CHECKING:
@@ -36,11 +36,22 @@ def self_check(model: "HookedHF", *, thorough: bool) -> None:
     _find_attention(model, prompts)
     clean = model.run(prompts, record=model.sites(), logits="all")
     _check_shapes(model, clean)
+    model.has_sink = _finds_sink(model, clean)
     if thorough:
         _check_noop(model, prompts, clean)
         _check_residual(model, clean)
         _check_unembedding(model, clean)
-        _check_changes(model, prompts)
+        _check_changes(model, clean)
+
+
+SINK_RATIO = 10.0
+"""A first position whose residual norm is so many times that of the others is a sink (SmolLM2: 140 times)."""
+
+
+def _finds_sink(model: "HookedHF", clean: Run) -> bool:
+    """Whether in some layer the first position's residual dwarfs the others'."""
+    norms = [clean[s][0].float().norm(dim=-1) for s in model.sites("resid_post")]
+    return any(float(n[0]) > SINK_RATIO * float(n[1:].median()) for n in norms)
 
 
 def _probe_prompts(model: "HookedHF") -> Prompts:
@@ -127,17 +138,51 @@ def _check_unembedding(model: "HookedHF", clean: Run) -> None:
     _fail(model, "unembedding resid_final does not give the logits", wrong, "name the true final_norm and unembed.")
 
 
-def _check_changes(model: "HookedHF", prompts: Prompts) -> None:
-    """A change at each site, one row a site, must reach the last position's final residual."""
-    sites = [s for s in model.sites() if s.kind != "resid_final"]
-    many = Prompts(prompts.ids.expand(len(sites) + 1, -1), prompts.lengths.expand(len(sites) + 1))
-    edits = [Edit(site, _disturbed, rows=row) for row, site in enumerate(sites)]
-    final = model.run(many, edits, [Site("resid_final")], logits="none")[Site("resid_final")][:, -1]
-    still = [f"{site}" for row, site in enumerate(sites) if torch.equal(final[row], final[-1])]
+def _check_changes(model: "HookedHF", clean: Run) -> None:
+    """A change at each site must reach the next block's input (the final norm's output, after the last block).
+
+    One row a kind of site is changed there in every block at once; at each block's input all rows are set back to the
+    clean run, so one small forward tests every site by itself.
+    """
+    kinds = [k for k in KINDS if k not in model.unavailable and k != "resid_final"]
+    layers = range(model.shape.n_layers)
+    arrived: dict[int, Tensor] = {}
+
+    def note(layer: int) -> Tap:
+        return lambda x, _: arrived.__setitem__(layer, x.detach().clone())
+
+    def restore(layer: int) -> Tap:
+        return lambda x, _: clean[Site("resid_pre", layer)].expand(x.shape).clone()
+
+    taps: Taps = {Site("resid_final"): [note(len(layers))]}
+    for layer in layers:
+        taps[Site("resid_pre", layer)] = [note(layer), restore(layer)] if layer else []
+    for row, kind in enumerate(kinds):
+        for site in model.sites(kind):
+            taps.setdefault(site, []).append(_disturbing(row))
+    prompts = clean.prompts
+    many = Prompts(prompts.ids.expand(len(kinds) + 1, -1), prompts.lengths.expand(len(kinds) + 1))
+    with torch.no_grad():
+        model._forward(many, {s: taps[s] for s in sorted(taps, key=lambda s: s.order)}, "none")
+    still = [
+        str(Site(kind, layer if KINDS[kind].layered else None))
+        for row, kind in enumerate(kinds)
+        for layer in (layers if KINDS[kind].layered else [0])
+        if torch.equal(arrived[layer + 1][row], arrived[layer + 1][-1])
+    ]
     _fail(
-        model, "a change did not reach the output", still,
+        model, "a change did not reach the next block", still,
         "correct the site map; for a model whose weights really are zero there, load with check=False.",
     )  # fmt: skip
+
+
+def _disturbing(row: int) -> Tap:
+    def disturb(x: Tensor, _: Layout) -> Tensor:
+        x = x.clone()
+        x[row] = _disturbed(x[row])
+        return x
+
+    return disturb
 
 
 def _disturbed(x: Tensor) -> Tensor:

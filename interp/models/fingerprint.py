@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Integer
 from torch import Tensor, nn
 
 from interp.errors import ModelError
@@ -46,11 +46,13 @@ def weight_fingerprint(weights: nn.Module | Mapping[str, Tensor]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _words(tensor: Tensor) -> Int[Tensor, "row word"]:
+def _words(tensor: Tensor) -> Integer[Tensor, "row word"]:
     """The tensor's memory as integers, one row for each index of its first axis."""
     rows = tensor.shape[0] if tensor.ndim else 1
-    # clone: a view with a wider dtype needs an aligned start, which a slice of a larger tensor may lack
-    octets = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(rows, -1).view(torch.uint8)
+    whole = tensor.detach().contiguous()
+    if whole.storage_offset():  # a view with a wider dtype needs an aligned start
+        whole = whole.clone()
+    octets = whole.reshape(rows, -1).view(torch.uint8)
     return octets.view(next(word for word in _WORDS if octets.shape[1] % word.itemsize == 0))
 
 
@@ -61,7 +63,7 @@ def _named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _fetched(model: nn.Module, name: str) -> Tensor:
-    from accelerate.utils import align_module_device
+    from accelerate.utils import align_module_device  # type: ignore[import-untyped]
 
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)

@@ -78,7 +78,7 @@ class HookedHF(HookedModel):
         self._check_map()
         self._mask_cache: dict[Any, list[Tensor | None]] = {}
         self.unavailable = self._find_unavailable()
-        self.resumes = False
+        self.resumes = self.has_sink = False
         self._block_returns_tuple = False
         from interp.models.check import self_check
 
@@ -130,7 +130,9 @@ class HookedHF(HookedModel):
         block = self._blocks[site.layer]
         return (block.get_submodule(point.path) if point.path else block), point.side
 
-    def module(self, name: Literal["final_norm", "unembed"]) -> nn.Module:
+    def module(self, name: Literal["embed", "final_norm", "unembed"]) -> nn.Module:
+        if name == "embed":
+            return self.model.get_input_embeddings()  # type: ignore[operator]
         return self._norm if name == "final_norm" else self._head
 
     def parameters(self) -> Any:

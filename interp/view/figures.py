@@ -1,0 +1,314 @@
+"""The figures everything is drawn with: heat maps, attention patterns, curves and bars. Each returns a plotly Figure.
+
+A notebook shows a Figure by itself; `interp.view.save` writes it to a file. Every text is escaped, so a token such as
+``<b>`` appears as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Shaped
+
+from interp.errors import OptionError, require
+from interp.view.style import (
+    ABSENT,
+    DIVERGING,
+    LINES,
+    MARK,
+    NEGATIVE,
+    POSITIVE,
+    SEQUENTIAL,
+    TEXT,
+    Figure,
+    axis_title,
+    category_axis,
+    dress,
+    is_tilted,
+    label_width,
+    number_axis,
+    short,
+    visible,
+)
+
+GAP = 26  # pixels between small multiples
+WIDEST = 1040  # pixels of a row of small multiples
+BAR_LABEL = 44  # characters of a label beside a bar
+
+
+class Grid(NamedTuple):
+    """The cells of one heat map.
+
+    Attributes:
+        values: NaN where there is none.
+        notes: a text a cell, '' for none; at a NaN the reason for it.
+        marked: cells with a box around them.
+    """
+
+    values: Float[np.ndarray, "y x"]
+    notes: Shaped[np.ndarray, "y x"] | None = None
+    marked: Bool[np.ndarray, "y x"] | None = None
+
+
+class Axes(NamedTuple):
+    """Labels and titles of a heat map's two axes."""
+
+    x: Sequence[object]
+    y: Sequence[object]
+    x_title: str
+    y_title: str
+
+
+def heatmap(values: Any, x: Sequence[object], y: Sequence[object], **options: Any) -> Figure:
+    """One heat map of `values` [y, x] (an array or tensor). Options as in `heatmaps`.
+
+    >>> heatmap([[0.5, -1.0]], ["the", " cat"], [0], title="Effect", x_title="token").layout.title.text
+    'Effect'
+    """
+    return heatmaps({"": Grid(np.asarray(values, dtype=float))}, x, y, **options)
+
+
+def heatmaps(
+    grids: Mapping[str, Grid],
+    x: Sequence[object],
+    y: Sequence[object],
+    *,
+    title: str = "",
+    x_title: str = "",
+    y_title: str = "",
+    unit: str = "",
+    signed: bool = True,
+    limit: float | None = None,
+) -> Figure:
+    """Heat maps of equal axes under their names, with one colour scale and their first rows on top.
+
+    Args:
+        grids: name -> cells [y, x]; cells without a value are grey and say why when pointed at.
+        x, y: a label for each column and row; equal labels stay apart.
+        unit: what the values are in, beside the colours.
+        signed: colours centred on 0; False for magnitudes, from 0 up.
+        limit: value of the strongest colour; by default the largest magnitude.
+
+    Raises:
+        OptionError: no grid, or cells that do not fit the labels.
+    """
+    shape = (len(y), len(x))
+    wrong = [f"{name!r} {grid.values.shape}" for name, grid in grids.items() if grid.values.shape != shape]
+    if wrong or not grids or 0 in shape:
+        raise OptionError(
+            f"heat maps {', '.join(wrong) or 'without cells'} for {shape[0]} row and {shape[1]} column labels; "
+            "give cells [row, column], and a label for each."
+        )
+    several = len(grids) > 1
+    cell = _cell_size(shape, several)
+    wide, high = cell[0] * len(x), cell[1] * len(y)
+    across = max(1, min(len(grids), int((WIDEST + GAP) // (wide + GAP))))
+    down = -(-len(grids) // across)
+    full = across * wide + (across - 1) * GAP, down * high + (down - 1) * GAP
+    require("plotly", "view")
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(
+        down, across, horizontal_spacing=GAP / full[0], vertical_spacing=GAP / full[1],
+        subplot_titles=[short(name) for name in grids] if several else None,
+    )  # fmt: skip
+    figure.update_annotations(font={"size": 13, "color": TEXT})
+    axes = Axes(x, y, x_title, y_title)
+    for number, grid in enumerate(grids.values()):
+        _add_cells(figure, grid, axes, unit, cell, divmod(number, across), lowest=number + across >= len(grids))
+    below = label_width(x) * 0.75 if is_tilted(x, cell[0]) else 12
+    margin = {"l": label_width(y) + 44, "r": 110, "t": 52 + 24 * several, "b": below + 40}
+    size = full[0] + margin["l"] + margin["r"], full[1] + margin["t"] + margin["b"]
+    return dress(
+        figure, *size, title, _legend(grids.values()), margin=margin, plot_bgcolor=ABSENT, showlegend=False,
+        coloraxis=_colours(grids.values(), signed, limit, unit, full[1]),
+    )  # fmt: skip
+
+
+def _add_cells(
+    figure: Figure, grid: Grid, axes: Axes, unit: str, cell: tuple[float, float], at: tuple[int, int], *, lowest: bool
+) -> None:
+    """Draw one grid into its place (row, column); only outer panels carry labels."""
+    place = {"row": at[0] + 1, "col": at[1] + 1}
+    figure.add_heatmap(
+        z=grid.values,
+        coloraxis="coloraxis",
+        hovertext=_hover(grid, axes, unit),
+        hoverinfo="text",
+        xgap=1,
+        ygap=1,
+        **place,
+    )
+    if grid.marked is not None:
+        rows, columns = np.nonzero(grid.marked)
+        box = {"symbol": "square-open", "size": min(cell) - 3, "color": MARK, "line": {"width": 1.5}}
+        figure.add_scatter(x=columns, y=rows, mode="markers", marker=box, hoverinfo="skip", **place)
+    leftmost = at[1] == 0
+    title = axis_title(axes.x_title if lowest else "")
+    figure.update_xaxes(category_axis(axes.x, cell[0], across=True, showticklabels=lowest, title=title), **place)
+    title = axis_title(axes.y_title if leftmost else "")
+    figure.update_yaxes(category_axis(axes.y, cell[1], across=False, showticklabels=leftmost, title=title), **place)
+
+
+def _cell_size(shape: tuple[int, int], several: bool) -> tuple[float, float]:
+    """Width and height of one cell in pixels."""
+    room = (240, 330) if several else (760, 600)
+    return float(np.clip(room[0] / shape[1], 9, 42)), float(np.clip(room[1] / shape[0], 9, 28))
+
+
+def _colours(grids: Any, signed: bool, limit: float | None, unit: str, height: float) -> dict[str, Any]:
+    """The colour axis: symmetric around 0 for signed values, from 0 for magnitudes."""
+    magnitudes = np.concatenate([np.abs(grid.values[np.isfinite(grid.values)]) for grid in grids])
+    top = limit or float(magnitudes.max(initial=0.0)) or 1.0
+    scale = DIVERGING if signed else SEQUENTIAL
+    bar = {"title": {"text": escape(unit), "side": "right"}, "thickness": 14, "outlinewidth": 0}
+    return {
+        "colorscale": [[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
+        "cmin": -top if signed else 0.0,
+        "cmax": top,
+        "colorbar": bar
+        | {"lenmode": "pixels", "len": max(120, min(320, height)), "y": 1, "yanchor": "top", "ypad": 0},
+    }
+
+
+def _hover(grid: Grid, axes: Axes, unit: str) -> list[list[str]]:
+    """What each cell says when pointed at: where it is, its value with the unit, and its note."""
+    notes = np.full(grid.values.shape, "") if grid.notes is None else grid.notes
+    columns = [escape(f"{axes.x_title} {visible(label)}") for label in axes.x]
+    rows = [escape(f"{axes.y_title} {visible(label)}") for label in axes.y]
+    return [
+        [
+            f"{row}, {column}<br><b>{_number(value, unit)}</b><br>{escape(str(note))}"
+            for column, value, note in zip(columns, *cells, strict=True)
+        ]
+        for row, *cells in zip(rows, grid.values, notes, strict=True)
+    ]
+
+
+def _number(value: float, unit: str) -> str:
+    return "no value" if np.isnan(value) else escape(f"{value:.4g} {unit}")
+
+
+def _legend(grids: Any) -> str:
+    """What grey and boxes mean, where there are any."""
+    words = ["grey: no value"] if any(np.isnan(grid.values).any() for grid in grids) else []
+    words += ["boxed: kept"] if any(grid.marked is not None and grid.marked.any() for grid in grids) else []
+    return "; ".join(words)
+
+
+def attention(pattern: Any, tokens: Sequence[str], *, title: str = "Attention pattern") -> Figure:
+    """The attention pattern of one head: from each token (rows) to the tokens it reads (columns).
+
+    Args:
+        pattern: probabilities [dest, src], as `AttentionPatterns.of` gives them.
+        tokens: the prompt's tokens.
+    """
+    return heatmap(
+        pattern, tokens, tokens, title=title, x_title="read token (src)", y_title="reading token (dest)",
+        unit="probability", signed=False, limit=1.0,
+    )  # fmt: skip
+
+
+def curves(
+    x: Sequence[float],
+    lines: Mapping[str, Any],
+    *,
+    bands: Mapping[str, tuple[Any, Any]] | None = None,
+    levels: Mapping[str, float] | None = None,
+    title: str = "",
+    x_title: str = "",
+    y_title: str = "",
+    log_x: bool = False,
+) -> Figure:
+    """Curves over common x, with uncertainty bands; nothing is drawn, or bridged, where a value is NaN.
+
+    Args:
+        lines: name -> one value an x.
+        bands: name of a line -> (low, high), one value an x each.
+        levels: name -> height of a dashed line, such as the full model's.
+
+    Raises:
+        OptionError: lines or bands that do not fit x, or bands without a line.
+    """
+    require("plotly", "view")
+    import plotly.graph_objects as go
+
+    steps = np.asarray(x, dtype=float)
+    drawn = {name: np.asarray(values, dtype=float) for name, values in lines.items()}
+    edges = {name: np.asarray(band, dtype=float) for name, band in (bands or {}).items()}
+    faults = [f"line {name!r} has shape {v.shape}" for name, v in drawn.items() if v.shape != steps.shape]
+    faults += [f"band {name!r} has shape {v.shape}" for name, v in edges.items() if v.shape != (2, len(steps))]
+    faults += [f"band {name!r} belongs to no line" for name in edges if name not in drawn]
+    if faults:
+        raise OptionError(f"{'; '.join(faults)}; x has {len(x)} values: give one an x, and bands as (low, high).")
+    figure = go.Figure()
+    for number, (name, values) in enumerate(drawn.items()):
+        colour, common = LINES[number % len(LINES)], {"legendgroup": name, "name": escape(name)}
+        for low, high, part in _unbroken(steps, edges.get(name)):
+            figure.add_scatter(
+                x=np.concatenate([part, part[::-1]]), y=np.concatenate([high, low[::-1]]), fill="toself",
+                mode="none", fillcolor=colour, opacity=0.2, hoverinfo="skip", showlegend=False, **common,
+            )  # fmt: skip
+        figure.add_scatter(x=steps, y=values, mode="lines+markers", line={"color": colour, "width": 2}, **common)
+    for name, level in (levels or {}).items():
+        figure.add_hline(level, line={"dash": "dash", "color": TEXT, "width": 1}, annotation_text=escape(name))
+    axes = {"xaxis": number_axis(x_title, type="log" if log_x else "linear"), "yaxis": number_axis(y_title)}
+    margin = {"l": 70, "r": 30, "t": 62, "b": 60}
+    return dress(figure, 760, 440, title, margin=margin, showlegend=len(drawn) > 1, **axes)
+
+
+def _unbroken(x: np.ndarray, band: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Low, high and x of every run of positions where a band has both its edges."""
+    if band is None:
+        return []
+    present = np.flatnonzero(np.isfinite(band).all(0))
+    runs = np.split(present, np.flatnonzero(np.diff(present) > 1) + 1)
+    return [(band[0, run], band[1, run], x[run]) for run in runs if len(run)]
+
+
+def bars(
+    labels: Sequence[object],
+    values: Any,
+    *,
+    low: Any = None,
+    high: Any = None,
+    title: str = "",
+    unit: str = "",
+) -> Figure:
+    """Horizontal bars in the given order, the first on top; blue where positive, red where negative.
+
+    Args:
+        values: one a label; NaN draws no bar.
+        low, high: ends of the error bars, one a label.
+
+    Raises:
+        OptionError: values or ends that do not fit the labels.
+    """
+    require("plotly", "view")
+    import plotly.graph_objects as go
+
+    columns = [np.asarray(c, dtype=float) for c in (values, low, high) if c is not None]
+    if (low is None) != (high is None) or any(c.shape != (len(labels),) for c in columns):
+        raise OptionError(
+            f"bars of shapes {[c.shape for c in columns]} for {len(labels)} labels; give one value a label, and low "
+            "and high together."
+        )
+    lengths = columns[0]
+    errors = (
+        {}
+        if low is None
+        else {"array": columns[2] - lengths, "arrayminus": lengths - columns[1], "color": TEXT, "thickness": 1}
+    )
+    hover = [f"{escape(visible(n))}<br><b>{_number(v, unit)}</b>" for n, v in zip(labels, lengths, strict=True)]
+    figure = go.Figure(
+        go.Bar(
+            x=lengths, y=np.arange(len(labels)), orientation="h", hovertext=hover, hoverinfo="text",
+            marker={"color": np.where(lengths < 0, NEGATIVE, POSITIVE)}, error_x=errors or None,
+        )
+    )  # fmt: skip
+    margin = {"l": label_width(labels, BAR_LABEL) + 20, "r": 30, "t": 52, "b": 50}
+    return dress(
+        figure, 500 + margin["l"], 22 * len(labels) + 102, title, margin=margin, showlegend=False, bargap=0.25,
+        xaxis=number_axis(unit), yaxis=category_axis(labels, 22, across=False, longest=BAR_LABEL),
+    )  # fmt: skip

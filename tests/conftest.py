@@ -1,0 +1,23 @@
+"""What every test runs under: shapes checked at every call of the package, one thread, untouched global randomness."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests say `import tiny`
+
+_instrumented = install_import_hook("interp", "beartype.beartype")
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def same_randomness() -> Iterator[None]:
+    """Each test starts from one seed; no test depends on another's draws."""
+    torch.manual_seed(0)
+    yield
