@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from interp.circuit import Circuit as Circuit
     from interp.circuit_export import to_graphml as to_graphml
     from interp.circuit_export import to_networkx as to_networkx
-    from interp.circuit_files import load as load_circuit
-    from interp.circuit_files import save as save_circuit
+    from interp.circuit_files import load_circuit as load_circuit
+    from interp.circuit_files import save_circuit as save_circuit
     from interp.circuit_ops import grow as grow
     from interp.circuit_ops import prune as prune
     from interp.circuit_ops import threshold as threshold
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from interp.run_circuit import run_circuits as run_circuits
     from interp.site import Site as Site
     from interp.sources import GaussianNoise as GaussianNoise
+    from interp.tasks import Pair as Pair
     from interp.tasks import Task as Task
     from interp.tasks import make_task as make_task
     from interp.tasks import task as task
@@ -55,7 +56,7 @@ _WHERE = {
     "interp.candidates": "candidates",
     "interp.circuit": "Circuit",
     "interp.circuit_export": "to_graphml to_networkx",
-    "interp.circuit_files": "load:load_circuit save:save_circuit",
+    "interp.circuit_files": "load_circuit save_circuit",
     "interp.circuit_ops": "grow prune threshold top_n",
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "faithfulness faithfulness_curve",
@@ -70,23 +71,20 @@ _WHERE = {
     "interp.run_circuit": "run_circuits",
     "interp.site": "Site",
     "interp.sources": "GaussianNoise",
-    "interp.tasks": "Task make_task task",
+    "interp.tasks": "Pair Task make_task task",
     "interp.tokens": "Prompts",
 }
 _NAMES = {
-    name.partition(":")[2] or name: (module, name.partition(":")[0])
-    for module, names in _WHERE.items()
-    for name in names.split()
+    name: module for module, names in _WHERE.items() for name in names.split()
 }
 
-__all__ = sorted(_NAMES)  # noqa: PLE0605
+__all__ = sorted(_NAMES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'interp' has no attribute {name!r}")
-    module, attribute = _NAMES[name]
-    value = getattr(importlib.import_module(module), attribute)
+    value = getattr(importlib.import_module(_NAMES[name]), name)
     globals()[name] = value
     return value
 

@@ -46,7 +46,9 @@ def candidates(
             if layers is None or site.layer is None or site.layer in layers:
                 made += _of_site(model, site, where, heads == "each", block)
     if not made:
-        raise OptionError(f"no candidates: kinds {kinds} in layers {layers}; allowed layers 0 to {model.shape.n_layers - 1}.")
+        raise OptionError(
+            f"no candidates: kinds {kinds} in layers {layers}; allowed layers 0 to {model.shape.n_layers - 1}."
+        )
     return Nodes.of(made)
 
 
@@ -59,7 +61,9 @@ def _position_columns(task: Task, positions: Positions) -> list[dict]:
     unknown = [r for r in roles if r not in task.roles]
     if unknown or not roles:
         hint = nearest(str(unknown[0]), task.roles) if unknown else ""
-        raise TaskError(f"task {task.name!r} has no roles {unknown}; it has {', '.join(task.roles)}{hint}; or 'all', 'each'.")
+        raise TaskError(
+            f"task {task.name!r} has no roles {unknown}; it has {', '.join(task.roles)}{hint}; or 'all', 'each'."
+        )
     return [{"role": r} for r in roles]
 
 
@@ -145,7 +149,7 @@ def window_sums(nodes: Nodes, singles: np.ndarray, window: int, n_layers: int) -
     for number, node in enumerate(nodes):
         assert node.layer is not None, "windows are over layers"
         span = range(max(0, node.layer - window // 2), min(n_layers, node.layer + -(-window // 2)))
-        members = [row.get(node._replace(layer=layer)) for layer in span]
-        if None not in members:
+        members = [row[one] for layer in span if (one := node._replace(layer=layer)) in row]
+        if len(members) == len(span):
             sums[..., number] = singles[..., members].sum(-1)
     return sums

@@ -187,7 +187,7 @@ def _merge(merger: _Merger, over: str, values: np.ndarray, how: str | None) -> F
     group, rows = (merger.node_group, merger.nodes) if over == "nodes" else (merger.edge_group, merger.edges)
     values, group = values[group >= 0].astype(np.float64), group[group >= 0]
     if how == "sum":
-        return np.bincount(group, weights=values, minlength=len(rows))
+        return np.bincount(group, weights=values, minlength=len(rows)).astype(np.float64)  # integers when empty
     largest = np.full(len(rows), -np.inf)
     np.maximum.at(largest, group, values)
     return largest

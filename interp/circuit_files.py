@@ -41,7 +41,7 @@ _DTYPES = {  # safetensors' names
 }  # fmt: skip
 
 
-def save(circuit: Circuit, path: str | Path) -> Path:
+def save_circuit(circuit: Circuit, path: str | Path) -> Path:
     """Write a circuit, whole or not at all; an older one at `path` is replaced.
 
     Args:
@@ -69,8 +69,8 @@ def save(circuit: Circuit, path: str | Path) -> Path:
     return path
 
 
-def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Circuit:
-    """Read a circuit that `save` wrote, of this schema or an older one. Tensors stay on disk until used.
+def load_circuit(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Circuit:
+    """Read a circuit that `save_circuit` wrote, of this schema or an older one. Tensors stay on disk until used.
 
     Args:
         path: the folder, its ``circuit.json``, or the single file.
@@ -202,14 +202,12 @@ def _text(document: Mapping[str, Any]) -> str:
 def _content(document: Any, path: Path) -> dict[str, Any]:
     """The content of a document, brought to this schema."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FileError(f"{path} holds no {FORMAT}; give a folder or file that interp's circuit save wrote.")
+        raise FileError(f"{path} holds no {FORMAT}; give a folder or file that save_circuit wrote.")
     schema: Any = document.get("schema")
     content: Any = document.get("content")
     readable = sorted({SCHEMA, *MIGRATIONS})
     if schema not in readable or isinstance(schema, bool):
-        raise FileError(
-            f"{path} has schema {schema!r}; this version reads {readable}: update interp, or save it anew."
-        )
+        raise FileError(f"{path} has schema {schema!r}; this version reads {readable}: update interp, or save it anew.")
     if document.get("sha256") != _seal(schema, content):
         raise ValueError("the JSON does not match its checksum")
     for older in range(schema, SCHEMA):

@@ -105,7 +105,9 @@ def _task(name: str, tokenizer: Any, n: int, seed: int, options: str) -> Any:
     try:
         given = json.loads(options)
     except ValueError as error:
-        raise OptionError(f'--options {options!r} is no JSON ({error}); write for example {{"corruption": "abc"}}.') from error
+        raise OptionError(
+            f'--options {options!r} is no JSON ({error}); write for example {{"corruption": "abc"}}.'
+        ) from error
     if Path(name).suffix in (".jsonl", ".csv", ".json"):
         return from_file(name, tokenizer, **given)[:n]
     return task(name, tokenizer, n=n, seed=seed, **given)

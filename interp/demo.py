@@ -73,7 +73,9 @@ class Demo:
         return "\n".join(lines)
 
 
-def demo(model: HookedModel, *, pairs: int = 8, target: float = 0.8, seed: int = 0, engine: Engine | None = None) -> Demo:
+def demo(
+    model: HookedModel, *, pairs: int = 8, target: float = 0.8, seed: int = 0, engine: Engine | None = None
+) -> Demo:
     """Find and judge the circuit; see the module.
 
     Args:

@@ -42,20 +42,20 @@ class Layout(NamedTuple):
 class Region(NamedTuple):
     """The selected part of one activation tensor: broadcastable index tensors, one an axis, and which exist."""
 
-    index: tuple[Tensor, ...]
+    indices: tuple[Tensor, ...]
     present: Tensor
     rows: Tensor
     positions: Tensor
 
     def take(self, x: Tensor) -> Tensor:
         """The region's values, shaped rows x positions x heads x units in the site's axis order."""
-        return x[self.index]
+        return x[self.indices]
 
     def put(self, x: Tensor, values: Tensor) -> Tensor:
         """A copy of `x` with the region replaced where it exists."""
-        shape = torch.broadcast_shapes(*(i.shape for i in self.index))
+        shape = torch.broadcast_shapes(*(i.shape for i in self.indices))
         present = self.present.expand(shape)
-        where = tuple(i.expand(shape)[present] for i in self.index)
+        where = tuple(i.expand(shape)[present] for i in self.indices)
         return x.index_put(where, values.to(x.dtype).expand(shape)[present])
 
 
@@ -81,9 +81,13 @@ class Intervention(ABC):
         object.__setattr__(self, "site", Site.parse(self.site))
         if isinstance(self.pos, str) and self.pos not in WORDS:
             raise OptionError(f"position {self.pos!r} is not known; allowed words: {', '.join(map(repr, WORDS))}.")
-        empty = [n for n in ("head", "pos", "unit", "rows") if isinstance(v := getattr(self, n), list | tuple) and not v]
+        empty = [
+            n for n in ("head", "pos", "unit", "rows") if isinstance(v := getattr(self, n), list | tuple) and not v
+        ]
         if empty:
-            raise InterventionError(f"{self.site}: {', '.join(empty)} given as an empty list; leave out to select all.")
+            raise InterventionError(
+                f"{self.site}: {', '.join(empty)} given as an empty list; leave out to select all."
+            )
         if self.head is not None and not self.site.has_heads:
             raise InterventionError(f"{self.site} has no heads, but head={self.head} was given; leave head out.")
 
@@ -124,7 +128,9 @@ class Intervention(ABC):
         rows = as_list(self.rows) or list(range(len(lengths)))
         lists = per_row(self.pos, len(rows))
         if lists is None:
-            return [f"{self}: one list of positions a row is needed for {len(rows)} rows; got {len(as_list(self.pos))}"]
+            return [
+                f"{self}: one list of positions a row is needed for {len(rows)} rows; got {len(as_list(self.pos))}"
+            ]
         return [
             f"{self}: position {p} of row {row} out of range; its prompt has positions 0 to {lengths[row] - 1}"
             for row, positions in zip(rows, lists, strict=True)
@@ -274,7 +280,7 @@ class Mean(Intervention):
 
     def change(self, values: Tensor, region: Region) -> Tensor:
         means = mean_of(self.reference, self.site, by_position=self.by_position, skip=self.skip)
-        index = list(region.index)
+        index = list(region.indices)
         positions = region.positions if self.by_position else torch.zeros_like(region.positions)
         index[1] = positions.view(index[1].shape).clamp(0, means.shape[1] - 1)
         index[0] = torch.zeros_like(index[0])
@@ -333,7 +339,7 @@ def from_run(where: Intervention, region: Region, donors: Tensor, source_pos: Po
         lists = per_row(source_pos, len(donors)) or []
         positions = torch.tensor(lists, device=donors.device).expand(positions.shape)
     pos_axis = where.site.axes.index("dest") if where.site.kind == "pattern" else 1
-    index = list(region.index)
+    index = list(region.indices)
     index[0] = donors.view(index[0].shape)
     index[pos_axis] = positions.view(index[pos_axis].shape).clamp(0, source.shape[pos_axis] - 1)
     return source[tuple(i.to(source.device) for i in index)]

@@ -255,9 +255,7 @@ class Nodes:
             spread = np.broadcast_arrays(*map(np.asarray, columns))
         except ValueError as error:
             lengths = {name: np.shape(column) for name, column in zip(COLUMNS, columns, strict=True)}
-            raise CircuitError(
-                f"node columns have shapes {lengths}; give one value a node, or one for all."
-            ) from error
+            raise CircuitError(f"node columns have shapes {lengths}; give one value a node, or one for all.") from error
         filled: dict[str, Any] = {
             name: _whole(name, np.atleast_1d(column)) for name, column in zip(COLUMNS, spread, strict=True)
         }

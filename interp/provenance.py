@@ -78,9 +78,7 @@ class Provenance:
                 value = tuple(map(tuple, value))
             object.__setattr__(self, one.name, tuple(value) if one.name == "operations" else value)
         if faults:
-            raise CircuitError(
-                "; ".join(faults) + ". Give strings, numbers, booleans, None, lists and dicts of these."
-            )
+            raise CircuitError("; ".join(faults) + ". Give strings, numbers, booleans, None, lists and dicts of these.")
 
     def after(self, operation: str, **details: Any) -> "Provenance":
         """The same provenance with one more operation recorded."""

@@ -85,7 +85,9 @@ def run_circuits(
         found = _run_rows(model, task, sites, places, kept, source, scorer, chunk)
         circuits, prompts = (torch.tensor(x) for x in zip(*chunk, strict=True))
         values[:, circuits, prompts] = found.cpu().double()
-    inside = {s.kind for s in sites} | {whole for whole, parts in PARTS_OF.items() if set(parts) & {s.kind for s in sites}}
+    inside = {s.kind for s in sites} | {
+        whole for whole, parts in PARTS_OF.items() if set(parts) & {s.kind for s in sites}
+    }
     outside = tuple(str(s) for s in model.sites("attn_out", "mlp_out") if s.kind not in inside)
     return CircuitRuns(values, outside)
 

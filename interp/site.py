@@ -79,7 +79,9 @@ class Site:
         if not KINDS[self.kind].layered and self.layer is not None:
             raise SiteError(f"site kind {self.kind!r} has no layer (got {self.layer}); write {self.kind!r}.")
         if self.layer is not None and (not isinstance(self.layer, int) or self.layer < 0):
-            raise SiteError(f"layer {self.layer!r} of {self.kind!r} must be an integer from 0; negative is not allowed.")
+            raise SiteError(
+                f"layer {self.layer!r} of {self.kind!r} must be an integer from 0; negative is not allowed."
+            )
 
     def __str__(self) -> str:
         return self.kind if self.layer is None else f"{self.kind}[{self.layer}]"

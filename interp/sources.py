@@ -119,7 +119,9 @@ def donors(prompts: Prompts, seed: int) -> list[int]:
         groups[length].append(row)
     alone = [rows[0] for rows in groups.values() if len(rows) == 1]
     if alone:
-        raise TaskError(f"resample: prompts {alone} are the only ones of their length; give each a donor, or drop them.")
+        raise TaskError(
+            f"resample: prompts {alone} are the only ones of their length; give each a donor, or drop them."
+        )
     generator = torch.Generator().manual_seed(seed)
     chosen = [0] * len(prompts)
     for rows in groups.values():

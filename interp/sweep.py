@@ -15,6 +15,7 @@ A model that cannot resume runs the same cells in full forwards (`engine="plain"
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -86,6 +87,11 @@ class Plan:
     plain_token_layers: int
     row_bytes: int
     chunk_tokens: int
+
+    @property
+    def forwards(self) -> float:
+        """Arithmetic in forward passes of an average prompt."""
+        return self.patches * self.token_layers / max(self.plain_token_layers, 1)
 
     def __str__(self) -> str:
         saved = self.plain_token_layers / max(self.token_layers, 1)
@@ -262,7 +268,7 @@ def _jobs(group: _Group, cells: Sequence[Cell], reasons: Tensor, n_layers: int, 
     jobs = []
     for number, cell in enumerate(cells):
         for row, prompt in enumerate(group.members):
-            places = [range(width) if p.positions is None else p.positions[prompt] for p in cell]
+            places: list[Sequence[int]] = [range(width) if p.positions is None else p.positions[prompt] for p in cell]
             if not any(map(len, places)):
                 reasons[number, prompt] = ABSENT
                 continue
@@ -294,9 +300,7 @@ def _equal(group: _Group, site: Site) -> np.ndarray:
     return same.swapaxes(1, 2) if site.kind == "pattern" else same
 
 
-def _seen(
-    cell: Cell, places: Sequence[Sequence[int]], last: int, targets: set[int], n_layers: int
-) -> bool:
+def _seen(cell: Cell, places: Sequence[Sequence[int]], last: int, targets: set[int], n_layers: int) -> bool:
     """Whether any place of the cell has a path to a target."""
     for part, positions in zip(cell, places, strict=True):
         if part.site.kind in _DEAD_ENDS and part.site.layer in (n_layers - 1, None):
@@ -314,8 +318,8 @@ def _differing(part: Part, row: int, positions: Sequence[int], same: Mapping[Sit
         equal = equal[:, part.head]
     if part.units is not None:
         equal = equal[..., part.units[0] : part.units[1]]
-    unequal = ~equal.reshape(len(positions), -1).all(1)
-    return [p for p, differs in zip(positions, unequal, strict=True) if differs]
+    unequal = ~equal.reshape(len(positions), -1).all(axis=1)
+    return [positions[place] for place in np.flatnonzero(unequal)]
 
 
 def _plan(
@@ -423,14 +427,13 @@ def _writer(site: Site, source: Tensor, places: Sequence[_Place], first: int) ->
     # Views of all keys and values start at position 0; every other tensor starts at the first position computed.
     columns = positions if site.kind.endswith("_of_query_head") else positions - first
     values = source[_index(site, prompts, positions, places)]
-    index = _index(site, rows, columns, places)
+    return partial(_write, _index(site, rows, columns, places), values)
 
-    def write(x: Tensor, layout: Layout) -> Tensor:
-        x = x.clone()
-        x[tuple(i.to(x.device) if isinstance(i, Tensor) else i for i in index)] = values.to(x.device)
-        return x
 
-    return write
+def _write(index: tuple[Tensor | slice, ...], values: Tensor, x: Tensor, layout: Layout) -> Tensor:
+    x = x.clone()
+    x[tuple(i.to(x.device) if isinstance(i, Tensor) else i for i in index)] = values.to(x.device)
+    return x
 
 
 def _index(

@@ -34,7 +34,7 @@ class Table:
     ['mlp_out[0]', 'z[0] head 1']
     """
 
-    data: Mapping[str, np.ndarray]
+    data: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         data = {name: frozen(values) for name, values in self.data.items()}

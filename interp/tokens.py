@@ -79,7 +79,7 @@ class Prompts:
 
 
 def from_ids(
-    rows: Sequence[Sequence[int]] | Tensor, attention_mask: Tensor | None = None, tokenizer: Any = None
+    rows: Sequence[int] | Sequence[Sequence[int]] | Tensor, attention_mask: Tensor | None = None, tokenizer: Any = None
 ) -> Prompts:
     """Prompts from token ids: lists of unequal length, or a padded tensor with its mask (either side).
 
@@ -104,7 +104,7 @@ def from_ids(
 def _unpad(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
     """Rows of a padded tensor without their padding."""
     if ids.ndim == 1:
-        ids = ids[None]
+        ids, mask = ids[None], mask if mask is None else mask[None]
     if ids.ndim != 2 or ids.is_floating_point():
         raise PromptError(f"token ids must be integers [batch, pos]; got {ids.dtype} {tuple(ids.shape)}.")
     if mask is None:
@@ -124,8 +124,8 @@ def _has_hole(real: Tensor) -> bool:
     return int(where[-1] - where[0]) + 1 != len(where)
 
 
-def tokenize(tokenizer: Any, prompts: str | Sequence[str | Sequence[Message]]) -> Prompts:
-    """Prompts from texts, or from chat messages through the tokenizer's own template.
+def tokenize(tokenizer: Any, prompts: str | Sequence[str | Message | Sequence[Message]]) -> Prompts:
+    """Prompts from texts, or from chats (lists of messages) through the tokenizer's own template.
 
     A string becomes exactly ``tokenizer(text)``: no special token is added or taken away here, and the
     tokenizer's padding settings are neither used nor changed.
@@ -135,11 +135,11 @@ def tokenize(tokenizer: Any, prompts: str | Sequence[str | Sequence[Message]]) -
     """
     if tokenizer is None:
         raise PromptError("a prompt given as text needs a tokenizer; this model has none: pass token ids instead.")
-    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    texts: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not texts:
         raise PromptError("no prompts were given; pass at least one text.")
-    if texts and isinstance(texts[0], dict):
-        texts = [texts]  # type: ignore[list-item]
+    if isinstance(texts[0], dict):  # one chat
+        texts = [texts]
     rows, shown, faults = [], [], []
     for i, text in enumerate(texts):
         if isinstance(text, str):

@@ -1,10 +1,10 @@
 """Small circuits for tests, and the package without shape checks."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jaxtyping
 import numpy as np
-import pytest
 
 from interp.circuit import Circuit, Score, ScoreHeader
 from interp.edges import Edges
@@ -14,12 +14,14 @@ EFFECT = ScoreHeader("nodes", "effect", signed=True)
 OVER_EDGES = ScoreHeader("edges", "attribution", signed=True)
 
 
-@pytest.fixture
+@contextmanager
 def unchecked() -> Iterator[None]:
     """The package as its users run it: no shape checks at calls, so that its own messages speak."""
     jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def mask(marks: str) -> np.ndarray:

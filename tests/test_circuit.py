@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
-from circuits import mask, unchecked  # noqa: F401
+from circuits import mask, unchecked
 
 from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader, signed_score
 from interp.edges import Edges
@@ -110,7 +110,8 @@ def test_the_frame_of_nodes_names_everything(circuit):
     assert circuit.frame(kept_only=True)["node"].tolist() == ["input", "q[0] head 1", "z[0] head 1", "logits"]
 
 
-def test_the_frame_of_edges_names_both_ends(circuit, unchecked):
+@unchecked()
+def test_the_frame_of_edges_names_both_ends(circuit):
     frame = circuit.frame("edges", kept_only=True)
     assert frame.columns == ("source", "destination", "kept", "eap")
     assert frame["destination"].tolist() == ["q[0] head 1", "z[0] head 1", "logits"]
@@ -138,12 +139,14 @@ def test_printing_tells_nodes_from_edges(circuit):
         ({"direction": "noising", "base": "corrupted"}, "base is 'corrupted' in noising; allowed: 'clean' or None"),
     ],
 )
-def test_headers_outside_the_vocabulary_are_refused(unchecked, header, message):
+@unchecked()
+def test_headers_outside_the_vocabulary_are_refused(header, message):
     with pytest.raises(CircuitError, match=message):
         ScoreHeader(**{"over": "nodes", "quantity": "effect", "signed": True, **header})
 
 
-def test_values_that_cannot_be_stored_are_refused(unchecked):
+@unchecked()
+def test_values_that_cannot_be_stored_are_refused():
     with pytest.raises(CircuitError, match=r"values 1e\+300 are beyond float32"):
         Score(OVER_NODES, [1e300, np.inf])
     with pytest.raises(CircuitError, match=r"attribute values \[None\] are no strings"):
@@ -160,7 +163,8 @@ def test_infinities_and_nan_are_kept_as_they_are():
     assert Score(OVER_NODES, np.array([np.inf, -np.inf, np.nan])).values.tolist()[:2] == [np.inf, -np.inf]
 
 
-def test_all_contradictions_are_named_together(circuit, unchecked):
+@unchecked()
+def test_all_contradictions_are_named_together(circuit):
     with pytest.raises(CircuitError) as raised:
         replace(
             circuit,

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from circuits import EFFECT, scored, unchecked, wired  # noqa: F401
+from circuits import EFFECT, scored, unchecked, wired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader
 from interp.circuit_algebra import align, coarsen, difference, intersection, union
 from interp.circuit_ops import prune, top_n
-from interp.edges import Edges
 from interp.errors import CircuitError, OptionError
 from interp.nodes import Node, Nodes
 from interp.provenance import Provenance
@@ -23,6 +22,7 @@ HEADS = ["z[0] head 0", "z[0] head 1", "z[1] head 0"]
 # Union, intersection, difference
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=8), st.randoms())
 def test_membership_follows_set_algebra_whatever_the_row_order(marks, random):
     names = [f"z[0] head {head}" for head in range(len(marks))]
@@ -118,7 +118,7 @@ def test_aligning_to_the_union_marks_missing_rows_as_not_run_and_not_kept():
     assert one.attributes["a"].values.tolist() == ["x", "y", ""]
     both = union(one, other)
     assert both.kept_nodes.all()
-    assert set(both.scores) == {"s", "t"}
+    assert set(both.scores) == {"s", "s (2)"}
     assert one.provenance.operations[-1] == {"operation": "align", "universe": "union", "nodes": 3, "edges": 0}
 
 
@@ -233,7 +233,8 @@ def test_meaningless_mergers_are_refused():
         coarsen(scored(HEADS, [1, 2, 3]), ("layer", "head"), kinds={"z": "attn_out"})
 
 
-def test_options_outside_their_values_are_named(unchecked):
+@unchecked()
+def test_options_outside_their_values_are_named():
     circuit = scored(HEADS, [1, 2, 3])
     with pytest.raises(OptionError, match="universe is 'outer'; allowed: 'union', 'intersection'"):
         align(circuit, circuit, "outer")
@@ -241,7 +242,7 @@ def test_options_outside_their_values_are_named(unchecked):
         coarsen(circuit, magnitudes="mean")
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 1000))
 def test_coarsening_keeps_the_sum_of_signed_scores(seed):
     rng = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from circuits import EFFECT, OVER_EDGES, kept_names, scored, unchecked, wired  # noqa: F401
+from circuits import EFFECT, OVER_EDGES, kept_names, scored, unchecked, wired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +60,8 @@ def test_signed_and_absolute_rankings_differ():
     assert np.flatnonzero(threshold(circuit, 2.0, "s", rank="absolute").kept_nodes).tolist() == [0, 1, 3]
 
 
-def test_the_ranking_rule_has_no_default_and_is_stored(unchecked):
+@unchecked()
+def test_the_ranking_rule_has_no_default_and_is_stored():
     circuit = heads([1.0, 2.0])
     with pytest.raises(TypeError, match="rank"):
         top_n(circuit, 1, "s")
@@ -259,9 +260,7 @@ def grown_naively(circuit: Circuit, n_edges: int, absolute: bool) -> set[int]:
                 break
             reached |= readers
         open_edges = [
-            e
-            for e in range(len(score))
-            if e not in taken and int(destination[e]) in reached and not np.isnan(score[e])
+            e for e in range(len(score)) if e not in taken and int(destination[e]) in reached and not np.isnan(score[e])
         ]
         if not open_edges:
             break

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.columns import find, frozen, name_faults, repeats, row_keys, some, whole_numbers
@@ -26,6 +26,7 @@ def test_frozen_copies_what_the_caller_can_write_and_shares_what_nobody_can():
         taken[0] = 1
 
 
+@settings(max_examples=50, deadline=None)
 @given(ROWS)
 def test_row_keys_are_equal_exactly_where_rows_are(columns):
     rows = list(zip(*columns, strict=True))
@@ -40,6 +41,7 @@ def test_row_keys_of_columns_too_wide_for_one_number_stay_exact():
     assert np.flatnonzero(repeats(row_keys(columns))).tolist() == list(range(1000, 1010))
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(-5, 5), unique=True), st.lists(st.integers(-6, 6)))
 def test_find_gives_the_place_or_minus_one(keys, wanted):
     found = find(np.array(keys, dtype=np.int64), np.array(wanted, dtype=np.int64))

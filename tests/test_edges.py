@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from circuits import unchecked  # noqa: F401
+from circuits import unchecked
 
 from interp.edges import NO_EDGES, Edges, ends, structural
 from interp.errors import CircuitError
@@ -27,7 +27,8 @@ def test_edges_are_read_only_pairs_of_rows():
         ([0.5], [1], "edge column 'source' is float64"),
     ],
 )
-def test_impossible_edges_are_refused(unchecked, source, destination, message):
+@unchecked()
+def test_impossible_edges_are_refused(source, destination, message):
     with pytest.raises(CircuitError, match=message):
         Edges(np.array(source), np.array(destination))
 

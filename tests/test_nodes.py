@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import CircuitError, OptionError
@@ -51,12 +51,14 @@ def test_a_node_prints_as_text_and_is_read_back(node, text):
     assert Node.parse(node) is node
 
 
+@settings(max_examples=50, deadline=None)
 @given(one_node())
 def test_every_node_survives_text_and_columns(node):
     assert Node.parse(str(node)) == node
     assert Nodes.of([node])[0] == node
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(one_node(), unique=True, max_size=8))
 def test_nodes_keep_order_and_each_is_found_again(nodes):
     made = Nodes.of(nodes)
@@ -65,6 +67,7 @@ def test_nodes_keep_order_and_each_is_found_again(nodes):
     assert list(made.take(np.arange(len(nodes))[::-1])) == nodes[::-1]
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(one_node(), unique=True, max_size=6), st.lists(one_node(), unique=True, max_size=6))
 def test_rows_in_compares_nodes_whatever_their_codes(first, second):
     second = [*second, *first[1:3]]

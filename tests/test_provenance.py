@@ -12,7 +12,7 @@ from interp.provenance import Provenance, installed_versions
 
 def test_values_become_plain_json_and_are_not_the_callers():
     parameters = {"steps": (1, 2), "grid": np.array([0.5, 1.0]), "n": np.int64(3), 7: {"deep": [None, True]}}
-    made = Provenance(method="eap", parameters=parameters, token_ids=[[1, 2], [np.int64(3)]])
+    made = Provenance(method="eap", parameters=parameters, token_ids=[[1, 2], [3]])
     parameters["steps"] = ()
     assert made.parameters == {"steps": [1, 2], "grid": [0.5, 1.0], "n": 3, "7": {"deep": [None, True]}}
     assert made.token_ids == ((1, 2), (3,))

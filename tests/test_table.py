@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from circuits import unchecked  # noqa: F401
+from circuits import unchecked
 
 from interp.errors import MissingExtraError, OptionError
 from interp.table import SHOWN, Table
@@ -57,7 +57,8 @@ def test_where_head_and_take_choose_rows(table):
     assert table.take([3, 0])["rank"].tolist() == [0, 3]
 
 
-def test_mistakes_are_named(table, unchecked):
+@unchecked()
+def test_mistakes_are_named(table):
     with pytest.raises(OptionError, match="no column 'scores'; allowed: node, score, rank, kept; nearest: 'score'"):
         table["scores"]
     with pytest.raises(OptionError, match=r"columns have shapes .*; give one-dimensional columns of equal length"):

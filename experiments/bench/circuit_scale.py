@@ -69,9 +69,9 @@ def main() -> None:
     timed("coarsen", lambda: circuit_algebra.coarsen(top, ("layer",)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "circuit"
-        timed("save", lambda: circuit_files.save(top, path))
+        timed("save", lambda: circuit_files.save_circuit(top, path))
         print(f"{sum(file.stat().st_size for file in path.iterdir()) / 1e6:.1f} MB on disk")
-        loaded = timed("load", lambda: circuit_files.load(path))
+        loaded = timed("load", lambda: circuit_files.load_circuit(path))
         assert circuit_files.identical(top, loaded), "the loaded circuit differs"
     frame = timed("frame of edges", lambda: whole.frame("edges"))
     timed("sort the frame", lambda: frame.sort("score", descending=True))

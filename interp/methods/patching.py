@@ -147,11 +147,15 @@ def patch(
     cost = 0.0
     for way in ways:
         found = _measure(setting, cells, way)
-        cost += found.plan.token_layers / max(int(task.clean.lengths.sum()) * model.shape.n_layers, 1) * len(task)
-        for number, one in enumerate(setting.metrics):
+        cost += found.plan.forwards
+        for number in range(len(setting.metrics)):
             _add(parts, setting, chosen, found, way, number, ends, window)
             parts.notes.extend(_cautions(setting, found, way, number, ends, len(chosen)))
-    tensors = {f"{end}.{m.name}": NamedTensor(v[i].numpy(), ("prompt",)) for end, v in ends.items() for i, m in enumerate(setting.metrics)}
+    tensors = {
+        f"{end}.{one.name}": NamedTensor(values[number].numpy(), ("prompt",))
+        for end, values in ends.items()
+        for number, one in enumerate(setting.metrics)
+    }
     for note in parts.notes:
         warnings.warn(note, InterpWarning, stacklevel=2)
     return Circuit(
@@ -215,7 +219,7 @@ def _ends(setting: _Setting) -> dict[str, Float[Tensor, "metric prompt"]]:
 
 def _measure(setting: _Setting, cells: Sequence[Cell], way: Direction) -> _Measured:
     """Signed scores of the cells in one direction, averaged over draws of noise."""
-    model, task, engine = setting.model, setting.task, setting.engine
+    model, engine = setting.model, setting.engine
     scorer = _scorer(setting)
     sites = sorted({part.site for cell in cells for part in cell}, key=lambda s: s.order)
     found: list[Sweep] = []
@@ -229,8 +233,8 @@ def _measure(setting: _Setting, cells: Sequence[Cell], way: Direction) -> _Measu
         log.info("%s: %s", way, found[-1].plan)
     effects = torch.stack([one.effects for one in found]).double().mean(0).numpy()
     # A cell counts as not run only when no draw ran it.
-    reasons = torch.stack([one.reasons for one in found])
-    reasons = torch.where((reasons == 0).any(0), 0, reasons[0]).numpy()
+    drawn = np.stack([one.reasons.numpy() for one in found])
+    reasons = np.where((drawn == 0).any(0), 0, drawn[0])
     return _Measured(signed_score(effects, way) + 0.0, reasons, found[0].plan)
 
 
@@ -325,8 +329,8 @@ def _cautions(
         room = 2 * deviation - mean
         if room > 0 and floor / room < SMALLEST_HEADROOM:
             notes.append(
-                f"the corrupted run's probability is {floor:.2g}, so no effect can be below -{floor:.2g}, while effects "
-                f"spread by {deviation:.2g}: components that hurt the behaviour cannot show; use logit_diff."
+                f"the corrupted run's probability is {floor:.2g}, so no effect can be below -{floor:.2g}, while "
+                f"effects spread by {deviation:.2g}: components that hurt the behaviour cannot show; use logit_diff."
             )
     names = [m.name for m in setting.metrics]
     if one.name == "logit_diff" and way == "denoising" and "logit" in names:

@@ -52,7 +52,7 @@ class AttentionTaps:
     def __call__(
         self, original: Callable[..., Any], module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention of one layer, shaped as transformers does: [batch, head, pos, d_head] in, output and weights out."""
+        """Attention of one layer, shaped as in transformers: [batch, head, pos, d_head] in, output and weights out."""
         layer = self.layers.get(id(module))
         if layer is None:
             return original(module, q, k, v, mask, **options)
@@ -91,7 +91,10 @@ class AttentionTaps:
 
 
 def attention_pattern(
-    q: Float[Tensor, "batch head dest d_head"], k: Float[Tensor, "batch head src d_head"], mask: Any, module: Any,
+    q: Float[Tensor, "batch head dest d_head"],
+    k: Float[Tensor, "batch head src d_head"],
+    mask: Any,
+    module: Any,
     options: Mapping[str, Any],
 ) -> Float[Tensor, "batch head dest src"]:
     """softmax(softcap(q k^T x scaling) + mask), the softmax in float32 as the families do."""

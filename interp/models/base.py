@@ -9,15 +9,16 @@ built on them here, once, so that all backends obey the same laws:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import InterventionError, MetricError, ModelError, OptionError, SiteError
+from interp.errors import InterventionError, MetricError, ModelError, OptionError, PromptError, SiteError
 from interp.intervention import Intervention, Layout
 from interp.site import KINDS, Site
 from interp.tokens import Prompts, from_ids, token_strings, tokenize
@@ -216,14 +217,21 @@ class HookedModel(ABC):
         """The model's parameters."""
 
     def prompts(self, given: Any) -> Prompts:
-        """`Prompts` from texts, chat messages, token ids, or a padded tensor (with a mask, call `from_ids`)."""
+        """`Prompts` from texts, chat messages, token ids, or a tokenizer's tensors ``input_ids``, ``attention_mask``."""
         if isinstance(given, Prompts):
             return given
-        if isinstance(given, Tensor) or (given and isinstance(given[0], int)):
+        if isinstance(given, Mapping):
+            if not isinstance(given.get("input_ids"), Tensor):
+                raise PromptError(
+                    f"prompts are a mapping with {list(given)}; it needs the tensor 'input_ids' (return_tensors='pt')."
+                )
+            return from_ids(given["input_ids"], given.get("attention_mask"), self.tokenizer)
+        if isinstance(given, Tensor):
             return from_ids(given, tokenizer=self.tokenizer)
-        if given and isinstance(given[0], Tensor | list) and not isinstance(given[0][0], dict):
-            return from_ids([list(map(int, row)) for row in given], tokenizer=self.tokenizer)
-        return tokenize(self.tokenizer, given)
+        if not _holds_ids(given):
+            return tokenize(self.tokenizer, given)
+        rows = given if isinstance(given[0], Sized) else [given]
+        return from_ids([list(map(int, row)) for row in rows], tokenizer=self.tokenizer)
 
     def sites(self, *kinds: str) -> list[Site]:
         """Every site this model offers, or all of the given kinds, in forward order.
@@ -244,7 +252,9 @@ class HookedModel(ABC):
         if site.kind in self.unavailable:
             raise SiteError(f"{self.identity.name} ({self.family}) has no {site.kind}: {self.unavailable[site.kind]}")
         if site.layer is not None and site.layer >= self.shape.n_layers:
-            raise SiteError(f"{site}: layer out of range; {self.identity.name} has layers 0 to {self.shape.n_layers - 1}.")
+            raise SiteError(
+                f"{site}: layer out of range; {self.identity.name} has layers 0 to {self.shape.n_layers - 1}."
+            )
         return site
 
     def run(
@@ -262,7 +272,7 @@ class HookedModel(ABC):
             prompts: texts, messages, ids or `Prompts`.
             interventions: applied in this order.
             record: sites to keep, as they flow on after the interventions.
-            logits: ``"last"`` (each prompt's last token), ``"all"`` positions, ``"none"``, or positions [batch, target].
+            logits: ``"last"`` (each prompt's last token), ``"all"``, ``"none"``, or positions [batch, target].
             differentiable: keep the autograd graph in logits and cache; else everything is detached.
 
         Raises:
@@ -275,7 +285,7 @@ class HookedModel(ABC):
         fired: dict[Site, int] = {}
         taps, done = self._intervention_taps(interventions, prompts)
         for site in sites:
-            taps.setdefault(site, []).append(_recorder(site, cache, fired, differentiable))
+            taps.setdefault(site, []).append(partial(_record, site, cache, fired, differentiable))
         with torch.set_grad_enabled(differentiable):
             result = self._forward(prompts, _in_order(taps), logits)
         _check_fired(interventions, done)
@@ -298,12 +308,16 @@ class HookedModel(ABC):
         wanted = [self.check_site(s) for s in sites]
         watched: dict[Site, Tensor] = {}
         taps, done = self._intervention_taps(interventions, prompts)
-        taps.setdefault(Site("embed") if "embed" not in self.unavailable else Site("resid_pre", 0), []).append(_as_leaf)
+        taps.setdefault(Site("embed") if "embed" not in self.unavailable else Site("resid_pre", 0), []).append(
+            _as_leaf
+        )
         for site in wanted:
-            taps.setdefault(site, []).append(_watcher(site, watched))
+            taps.setdefault(site, []).append(partial(_watch, site, watched))
         with torch.enable_grad(), frozen(self.parameters()):
             result = self._forward(prompts, _in_order(taps), logits)
             _check_fired(interventions, done)
+            if result is None:
+                raise OptionError("logits='none' leaves a metric nothing to read; allowed: 'last', 'all', positions.")
             values = metric(result)
             if values.shape != (len(prompts),):
                 raise MetricError(f"the metric gave shape {tuple(values.shape)}; one value a prompt is needed.")
@@ -340,7 +354,7 @@ class HookedModel(ABC):
         pieces: dict[Site, list[Tensor]] = {s: [] for s in sites}
         taps, done = self._intervention_taps(interventions, prompts, generating=True)
         for site in sites:
-            taps.setdefault(site, []).append(_piece_recorder(pieces[site]))
+            taps.setdefault(site, []).append(partial(_record_piece, pieces[site]))
         with torch.no_grad():
             new, pads = self._generate(prompts, _in_order(taps), max_new_tokens, use_cache, options)
         _check_fired(interventions, done)
@@ -356,13 +370,15 @@ class HookedModel(ABC):
         highest = int((prompts.ids * prompts.mask).max())
         if highest >= self.shape.d_vocab or int(prompts.ids.min()) < 0:
             raise ModelError(
-                f"token id {highest} is outside the vocabulary of {self.identity.name} (0 to {self.shape.d_vocab - 1}); "
-                "the prompts were made with another tokenizer."
+                f"token id {highest} is outside the vocabulary of {self.identity.name} "
+                f"(0 to {self.shape.d_vocab - 1}); the prompts were made with another tokenizer."
             )
         if isinstance(logits, str) and logits not in ("last", "all", "none"):
             raise OptionError(f"logits={logits!r}; allowed: 'last', 'all', 'none', or positions [batch, target].")
         if isinstance(logits, Tensor) and (logits.ndim != 2 or len(logits) != len(prompts)):
-            raise OptionError(f"logits positions have shape {tuple(logits.shape)}; [{len(prompts)}, target] is needed.")
+            raise OptionError(
+                f"logits positions have shape {tuple(logits.shape)}; [{len(prompts)}, target] is needed."
+            )
         return prompts
 
     def _intervention_taps(
@@ -373,7 +389,9 @@ class HookedModel(ABC):
         faults = []
         for one in interventions:
             if not isinstance(one, Intervention):
-                raise InterventionError(f"{one!r} is not an intervention; make one with Patch, Zero, Scale, Add, Edit.")
+                raise InterventionError(
+                    f"{one!r} is not an intervention; make one with Patch, Zero, Scale, Add, Edit."
+                )
             self.check_site(one.site)
             faults += one.faults(self.shape.sizes(one.site), lengths)
             if one.pos == "new tokens" and not generating:
@@ -383,7 +401,7 @@ class HookedModel(ABC):
         done: dict[int, int] = dict.fromkeys(range(len(interventions)), 0)
         taps: Taps = {}
         for number, one in enumerate(interventions):
-            taps.setdefault(one.site, []).append(_applier(one, number, done))
+            taps.setdefault(one.site, []).append(partial(_apply, one, number, done))
         return taps, done
 
 
@@ -405,6 +423,14 @@ class frozen:  # noqa: N801 - reads as a statement: with frozen(parameters)
             parameter.requires_grad_(True)
 
 
+def _holds_ids(given: Any) -> bool:
+    """Whether these are token ids: numbers, or rows of numbers (an empty row among them), and no texts or messages."""
+    first = given[0] if len(given) else ""
+    if isinstance(first, Sized) and not isinstance(first, str | Mapping):
+        first = first[0] if len(first) else 0  # type: ignore[index]
+    return not isinstance(first, str | Mapping)
+
+
 def _layered(kind: str) -> bool:
     return Site("embed").kind != kind and (kind not in KINDS or KINDS[kind].layered)
 
@@ -414,37 +440,30 @@ def _in_order(taps: Taps) -> Taps:
     return {site: taps[site] for site in sorted(taps, key=lambda s: s.order)}
 
 
-def _applier(one: Intervention, number: int, done: dict[int, int]) -> Tap:
-    def tap(x: Tensor, layout: Layout) -> Tensor | None:
-        new = one.apply(x, layout)
-        done[number] += new is not None
-        return new
-
-    return tap
+# Taps, once `partial` has given them all but their last two arguments.
 
 
-def _recorder(site: Site, cache: dict[Site, Tensor], fired: dict[Site, int], differentiable: bool) -> Tap:
-    def tap(x: Tensor, layout: Layout) -> None:
-        cache[site] = x.clone() if differentiable else x.detach().clone()
-        fired[site] = fired.get(site, 0) + 1
-
-    return tap
+def _apply(one: Intervention, number: int, done: dict[int, int], x: Tensor, layout: Layout) -> Tensor | None:
+    new = one.apply(x, layout)
+    done[number] += new is not None
+    return new
 
 
-def _piece_recorder(pieces: list[Tensor]) -> Tap:
-    def tap(x: Tensor, layout: Layout) -> None:
-        seen = sum(p.shape[1] for p in pieces) - layout.first
-        pieces.append(x[:, max(seen, 0) :].detach().clone())
+def _record(
+    site: Site, cache: dict[Site, Tensor], fired: dict[Site, int], differentiable: bool, x: Tensor, layout: Layout
+) -> None:
+    cache[site] = x.clone() if differentiable else x.detach().clone()
+    fired[site] = fired.get(site, 0) + 1
 
-    return tap
+
+def _record_piece(pieces: list[Tensor], x: Tensor, layout: Layout) -> None:
+    seen = sum(p.shape[1] for p in pieces) - layout.first
+    pieces.append(x[:, max(seen, 0) :].detach().clone())
 
 
-def _watcher(site: Site, watched: dict[Site, Tensor]) -> Tap:
-    def tap(x: Tensor, layout: Layout) -> Tensor:
-        watched[site] = x
-        return x
-
-    return tap
+def _watch(site: Site, watched: dict[Site, Tensor], x: Tensor, layout: Layout) -> Tensor:
+    watched[site] = x
+    return x
 
 
 def _as_leaf(x: Tensor, layout: Layout) -> Tensor:

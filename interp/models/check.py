@@ -5,6 +5,7 @@ cannot make later results silently wrong.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -112,7 +113,9 @@ def _check_noop(model: "HookedHF", prompts: Prompts, clean: Run) -> None:
     assert plain is not None and clean.logits is not None, "all logits were asked for"
     if not torch.equal(plain, clean.logits):
         gap = float((plain - clean.logits).abs().max())
-        _fail(model, "recording changed the logits", [f"largest difference {gap:.2g}"], "report the family and versions.")
+        _fail(
+            model, "recording changed the logits", [f"largest difference {gap:.2g}"], "report the family and versions."
+        )
 
 
 def _check_residual(model: "HookedHF", clean: Run) -> None:
@@ -126,7 +129,12 @@ def _check_residual(model: "HookedHF", clean: Run) -> None:
         gap = float((sum(parts[1:], parts[0]) - post).abs().max())
         if gap > _tolerance(post):
             wrong.append(f"layer {layer}: resid_pre + attn_out + mlp_out differs from resid_post by {gap:.3g}")
-    _fail(model, "the residual stream is not the sum of its parts", wrong, "correct attn_out and mlp_out in the site map.")
+    _fail(
+        model,
+        "the residual stream is not the sum of its parts",
+        wrong,
+        "correct attn_out and mlp_out in the site map.",
+    )
 
 
 def _check_unembedding(model: "HookedHF", clean: Run) -> None:
@@ -159,7 +167,7 @@ def _check_changes(model: "HookedHF", clean: Run) -> None:
         taps[Site("resid_pre", layer)] = [note(layer), restore(layer)] if layer else []
     for row, kind in enumerate(kinds):
         for site in model.sites(kind):
-            taps.setdefault(site, []).append(_disturbing(row))
+            taps.setdefault(site, []).append(partial(_disturb, row))
     prompts = clean.prompts
     many = Prompts(prompts.ids.expand(len(kinds) + 1, -1), prompts.lengths.expand(len(kinds) + 1))
     with torch.no_grad():
@@ -176,13 +184,10 @@ def _check_changes(model: "HookedHF", clean: Run) -> None:
     )  # fmt: skip
 
 
-def _disturbing(row: int) -> Tap:
-    def disturb(x: Tensor, _: Layout) -> Tensor:
-        x = x.clone()
-        x[row] = _disturbed(x[row])
-        return x
-
-    return disturb
+def _disturb(row: int, x: Tensor, _: Layout) -> Tensor:
+    x = x.clone()
+    x[row] = _disturbed(x[row])
+    return x
 
 
 def _disturbed(x: Tensor) -> Tensor:

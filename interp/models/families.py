@@ -110,7 +110,9 @@ def site_map(config: Any) -> SiteMap:
     """
     kind = str(getattr(config, "model_type", "unknown"))
     if kind in REFUSED or getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{kind} is {REFUSED.get(kind, 'an encoder-decoder')}; only decoders with dense blocks are supported.")
+        raise ModelError(
+            f"{kind} is {REFUSED.get(kind, 'an encoder-decoder')}; only decoders with dense blocks are supported."
+        )
     if kind not in FAMILIES:
         raise ModelError(
             f"family {kind!r} is not in the table (known: {', '.join(FAMILIES)}{nearest(kind, FAMILIES)}); "

@@ -6,9 +6,10 @@ registered attention function (`attention`). Hooks live in a ``with`` block and 
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -58,7 +59,7 @@ class HookedHF(HookedModel):
         identity: Identity | None = None,
         check: bool = True,
     ) -> None:
-        self.model = model
+        self.model: Any = model
         self.tokenizer = tokenizer
         self.identity = identity or Identity()
         config = getattr(model, "config", None)
@@ -74,7 +75,7 @@ class HookedHF(HookedModel):
         self._norm = _submodule(model, self.map.final_norm, "final_norm")
         self._head = _head_of(model, self.map)
         self._softcap = getattr(config, "final_logit_softcapping", None)
-        self._attentions = self._attention_modules()
+        self._attentions: list[Any] = self._attention_modules()
         self._check_map()
         self._mask_cache: dict[Any, list[Tensor | None]] = {}
         self.unavailable = self._find_unavailable()
@@ -132,7 +133,7 @@ class HookedHF(HookedModel):
 
     def module(self, name: Literal["embed", "final_norm", "unembed"]) -> nn.Module:
         if name == "embed":
-            return self.model.get_input_embeddings()  # type: ignore[operator]
+            return self.model.get_input_embeddings()
         return self._norm if name == "final_norm" else self._head
 
     def parameters(self) -> Any:
@@ -161,39 +162,27 @@ class HookedHF(HookedModel):
     @contextmanager
     def _hook(self, site: Site, taps: list[Tap], state: _Pass) -> Iterator[None]:
         module, side = self._locate(site)
-
-        def change(x: Tensor) -> Tensor | None:
-            shaped = self._to_site(site, x, state)
-            new = _call(site, taps, shaped, state)
-            if new is None or (new is shaped and shaped is x):
-                return None
-            if site.kind == "resid_mid":
-                # The skip connection holds this same tensor, so only an edit in place reaches both readers.
-                x.copy_(new.reshape(x.shape))
-                return None
-            return new.reshape(x.shape)
-
-        def on_input(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            name = None if args else "hidden_states"
-            new = change(args[0] if name is None else kwargs[name])
-            if new is None:
-                return None
-            return ((new, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: new})
-
-        def on_output(_: nn.Module, args: tuple, output: Any) -> Any:
-            new = change(output[0] if isinstance(output, tuple) else output)
-            if new is None:
-                return None
-            return (new, *output[1:]) if isinstance(output, tuple) else new
-
+        change = partial(self._change, site, taps, state)
         if side == "input":
-            handle = module.register_forward_pre_hook(on_input, with_kwargs=True)
+            handle = module.register_forward_pre_hook(partial(_on_input, change), with_kwargs=True)
         else:
-            handle = module.register_forward_hook(on_output)
+            handle = module.register_forward_hook(partial(_on_output, change))
         try:
             yield
         finally:
             handle.remove()
+
+    def _change(self, site: Site, taps: list[Tap], state: _Pass, x: Tensor) -> Tensor | None:
+        """The hooked tensor after the site's taps, or None when it stays as it is."""
+        shaped = self._to_site(site, x, state)
+        new = _call(site, taps, shaped, state)
+        if new is None or (new is shaped and shaped is x):
+            return None
+        if site.kind == "resid_mid":
+            # The skip connection holds this same tensor, so only an edit in place reaches both readers.
+            x.copy_(new.reshape(x.shape))
+            return None
+        return new.reshape(x.shape)
 
     def _to_site(self, site: Site, x: Tensor, state: _Pass) -> Tensor:
         """The hooked tensor in the site's axes: heads split; batch and position apart where a family flattens them."""
@@ -289,7 +278,7 @@ class HookedHF(HookedModel):
             stack.enter_context(_skipped(self._blocks[:start], self._block_returns_tuple))
             for layer, rows in wave.joins:
                 stack.enter_context(self._joining(layer, rows, replace=layer == start))
-            stack.enter_context(self._hooked(taps, state, prefix=_prefix(wave), masks=masks))
+            stack.enter_context(self._hooked(taps, state, prefix=partial(_prefix, wave), masks=masks))
             handle = self._norm.register_forward_hook(lambda _, __, output: outputs.append(output))
             stack.callback(handle.remove)
             self._body(**self._inputs(ids[:1, first:].expand(n_rows, -1), positions, None))
@@ -300,13 +289,7 @@ class HookedHF(HookedModel):
     def _joining(self, layer: int, rows: Tensor, *, replace: bool) -> Iterator[None]:
         """Within, `rows` enter the running batch at the block's input (the final norm's, after the last block)."""
         module = self._blocks[layer] if layer < len(self._blocks) else self._norm
-
-        def join(_: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            name = None if args else "hidden_states"
-            running = args[0] if name is None else kwargs[name]
-            joined = rows.to(running.device) if replace else torch.cat([running, rows.to(running.device)])
-            return ((joined, *args[1:]), kwargs) if name is None else (args, {**kwargs, name: joined})
-
+        join = partial(_on_input, partial(_joined, rows, replace))
         handle = module.register_forward_pre_hook(join, with_kwargs=True)
         try:
             yield
@@ -319,11 +302,11 @@ class HookedHF(HookedModel):
     def answer_logits(
         self, resid: Float[Tensor, "*batch d_model"], ids: Int[Tensor, "*batch choice"]
     ) -> Float[Tensor, "*batch choice"]:
-        weight = getattr(self._head, "weight", None)
-        if not (type(self._head) is nn.Linear and weight.is_floating_point() and weight.device == resid.device):
+        head = self._head
+        if type(head) is not nn.Linear or head.weight.device != resid.device:  # quantised, say, or offloaded
             return self.unembed(resid).gather(-1, ids)
-        logits = (weight[ids] @ resid.unsqueeze(-1)).squeeze(-1)
-        return self._cap(logits if self._head.bias is None else logits + self._head.bias[ids])
+        logits = (head.weight[ids] @ resid.unsqueeze(-1)).squeeze(-1)
+        return self._cap(logits if head.bias is None else logits + head.bias[ids])
 
     def _cap(self, logits: Tensor) -> Tensor:
         return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
@@ -347,7 +330,7 @@ class HookedHF(HookedModel):
         state = _Pass(Layout(pads, prompts.lengths), width)
         with ExitStack() as stack:
             stack.enter_context(self._hooked(taps, state))
-            handle = self.model.register_forward_pre_hook(_following(state), with_kwargs=True)
+            handle = self.model.register_forward_pre_hook(partial(_follow, state), with_kwargs=True)
             stack.callback(handle.remove)
             ids = prompts.ids.gather(1, columns).masked_fill(~mask, fill)
             out = self.model.generate(
@@ -355,6 +338,28 @@ class HookedHF(HookedModel):
                 **{"do_sample": False, "pad_token_id": fill, **options},
             )  # fmt: skip
         return [_until_stop(row[width:].tolist(), stops) for row in out], pads
+
+
+def _on_input(change: Callable, _: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+    """A pre-hook that changes a module's first argument, or its `hidden_states` where it has none."""
+    new = change(args[0] if args else kwargs["hidden_states"])
+    if new is None:
+        return None
+    return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
+
+
+def _on_output(change: Callable, _: nn.Module, args: tuple, output: Any) -> Any:
+    """A hook that changes a module's output, or the first item of a tuple."""
+    new = change(output[0] if isinstance(output, tuple) else output)
+    if new is None:
+        return None
+    return (new, *output[1:]) if isinstance(output, tuple) else new
+
+
+def _joined(rows: Tensor, replace: bool, running: Tensor) -> Tensor:
+    """The running batch with `rows` after it, or `rows` alone."""
+    rows = rows.to(running.device)
+    return rows if replace else torch.cat([running, rows])
 
 
 def _call(site: Site, taps: Sequence[Tap], x: Tensor, state: _Pass) -> Tensor | None:
@@ -374,20 +379,16 @@ def _call(site: Site, taps: Sequence[Tap], x: Tensor, state: _Pass) -> Tensor | 
     return None if current is x and new is None else current
 
 
-def _following(state: _Pass) -> Any:
+def _follow(state: _Pass, _: nn.Module, args: tuple, kwargs: dict) -> None:
     """A model pre-hook that moves the state's layout to the columns of each forward of a generation."""
-
-    def follow(_: nn.Module, args: tuple, kwargs: dict) -> None:
-        cache = kwargs.get("cache") if kwargs.get("cache") is not None else kwargs.get("past_key_values")
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        state.width = ids.shape[1]  # type: ignore[union-attr]
-        state.layout = state.layout._replace(first=0 if cache is None else int(cache.get_seq_length()))
-
-    return follow
+    cache = kwargs.get("cache") if kwargs.get("cache") is not None else kwargs.get("past_key_values")
+    ids = kwargs.get("input_ids", args[0] if args else None)
+    state.width = ids.shape[1]  # type: ignore[union-attr]
+    state.layout = state.layout._replace(first=0 if cache is None else int(cache.get_seq_length()))
 
 
 @contextmanager
-def _skipped(blocks: Sequence[nn.Module], returns_tuple: bool) -> Iterator[None]:
+def _skipped(blocks: Sequence[Any], returns_tuple: bool) -> Iterator[None]:
     """Within, the blocks hand their input on. An instance's own `forward` (accelerate sets one) is put back."""
 
     def pass_on(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
@@ -396,27 +397,23 @@ def _skipped(blocks: Sequence[nn.Module], returns_tuple: bool) -> Iterator[None]
     before = [block.__dict__.get("forward") for block in blocks]
     try:
         for block in blocks:
-            block.forward = pass_on  # type: ignore[method-assign]
+            block.forward = pass_on
         yield
     finally:
         for block, forward in zip(blocks, before, strict=True):
             if forward is None:
                 block.__dict__.pop("forward", None)
             else:
-                block.forward = forward  # type: ignore[method-assign]
+                block.forward = forward
 
 
-def _prefix(wave: Wave) -> Any:
+def _prefix(wave: Wave, layer: int, rows: int) -> tuple[Tensor, Tensor]:
     """Keys and values before the wave's first position, expanded (not copied) when one prompt gives them all."""
-
-    def prefix(layer: int, rows: int) -> tuple[Tensor, Tensor]:
-        keys, values = wave.base.keys[layer], wave.base.values[layer]
-        if keys.shape[0] == 1:
-            return tuple(x[:, :, : wave.first].expand(rows, -1, -1, -1) for x in (keys, values))  # type: ignore
-        donors = wave.donors[:rows].to(keys.device)
-        return tuple(x[:, :, : wave.first].index_select(0, donors) for x in (keys, values))  # type: ignore
-
-    return prefix
+    keys, values = wave.base.keys[layer], wave.base.values[layer]
+    if keys.shape[0] == 1:
+        return tuple(x[:, :, : wave.first].expand(rows, -1, -1, -1) for x in (keys, values))  # type: ignore
+    donors = wave.donors[:rows].to(keys.device)
+    return tuple(x[:, :, : wave.first].index_select(0, donors) for x in (keys, values))  # type: ignore
 
 
 def _suffix_mask(mask: Tensor | None, first: int, width: int, device: torch.device) -> Tensor | None:
@@ -470,7 +467,7 @@ def _first(config: Any, *names: str) -> int | None:
     return next((value for n in names if (value := getattr(config, n, None)) is not None), None)
 
 
-def _head_of(model: nn.Module, where: SiteMap) -> nn.Module:
+def _head_of(model: Any, where: SiteMap) -> nn.Module:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     return head if head is not None else _submodule(model, where.unembed, "unembed")
 

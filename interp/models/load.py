@@ -8,16 +8,17 @@
 import io
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
 import transformers
-from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
@@ -169,13 +170,17 @@ def _locate(source: str | Path, revision: str | None, trust_remote_code: bool) -
 
 def _snapshot(hub_id: str, revision: str | None, patterns: list[str]) -> Path:
     """Folder of the hub's files that match; its name is the commit."""
+    offline = huggingface_hub.constants.HF_HUB_OFFLINE  # some releases ask the hub all the same when given a commit
+    options = {"allow_patterns": patterns, "ignore_patterns": ["*/*"], "local_files_only": offline}
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"]))
+        with _bars_on_a_terminal_only():
+            folder = huggingface_hub.snapshot_download(hub_id, revision=revision, **options)
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{hub_id!r} is no folder here and could not be had from the hub ({_first_line(error)}); check its "
-            "spelling, revision and the connection, or pass a local folder or 'embedded', which need no network."
+            f"{hub_id!r} is no folder here and could not be had from the hub ({_first_sentence(error)[:-1]}); check "
+            "its spelling, revision and the connection, or pass a local folder or 'embedded', which need no network."
         ) from error
+    return Path(folder)
 
 
 def _only_gguf(folder: Path) -> str | None:
@@ -195,7 +200,7 @@ def _read_model(place: _Place, dtype: torch.dtype | None, trust_remote_code: boo
     options = _options(place, trust_remote_code)
     if not place.gguf:
         _check_config(place)
-    with redirect_stderr(io.StringIO()) if place.gguf else nullcontext():  # a progress bar that has no other switch
+    with _bars_on_a_terminal_only():
         config = transformers.AutoConfig.from_pretrained(place.folder, **options)
         if not any_family:
             site_map(config)
@@ -259,7 +264,10 @@ def _require_weights(place: _Place) -> None:
             "where you trust them, convert them once: AutoModelForCausalLM.from_pretrained(folder, "
             "use_safetensors=False).save_pretrained(new_folder)."
         )
-    raise ModelError(f"{place.name} has a config.json but no weights; allowed: *.safetensors beside config.json.")
+    raise ModelError(
+        f"{place.name} has a config.json but no weights; allowed: *.safetensors beside config.json (pickles are not "
+        "fetched from the hub: take a revision that has safetensors, or convert them)."
+    )
 
 
 def _check_complete(place: _Place, report: Mapping[str, Any]) -> None:
@@ -285,7 +293,7 @@ def _device(device: str | torch.device | None) -> torch.device:
         return torch.empty(0, device=device or "cpu").device
     except (RuntimeError, AssertionError, TypeError) as error:
         raise OptionError(
-            f"device is {device!r}: {_first_line(error)} Allowed: 'cpu', or an accelerator that torch sees here."
+            f"device is {device!r}: {_first_sentence(error)} Allowed: 'cpu', or an accelerator that torch sees here."
         ) from error
 
 
@@ -306,14 +314,20 @@ def _explained(name: str) -> Iterator[None]:
         raise
     except _READ_FAULTS as error:
         raise ModelError(
-            f"{name} cannot be loaded: {_first_line(error)} A damaged file must be taken again; a missing package "
+            f"{name} cannot be loaded: {_first_sentence(error)} A damaged file must be taken again; a missing package "
             "or a newer transformers installed; code that comes with a model needs trust_remote_code=True."
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
+def _first_sentence(error: BaseException) -> str:
+    """The error's kind and first sentence."""
     lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}."
+    return f"{type(error).__name__}: {lines[0].split('. ')[0].rstrip('.')}."
+
+
+def _bars_on_a_terminal_only() -> AbstractContextManager[Any]:
+    """Context for progress bars that have no switch of their own: those of downloads and of unpacking GGUF files."""
+    return nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def _read(
     seen: set[str] = set()
     duplicates = 0
     for number, pair in enumerate(pairs):
-        key = repr((pair.clean, pair.corrupted, pair.answer))
+        key = repr((pair.clean, pair.corrupted, pair.answer, pair.wrong))
         duplicates += key in seen
         if key in seen:
             continue

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-from interp.errors import OptionError, require
+from interp.errors import OptionError
 from interp.view.style import (
     ABSENT,
     DIVERGING,
@@ -24,7 +24,7 @@ from interp.view.style import (
     Figure,
     axis_title,
     category_axis,
-    dress,
+    figure_of,
     is_tilted,
     label_width,
     number_axis,
@@ -102,53 +102,59 @@ def heatmaps(
         )
     several = len(grids) > 1
     cell = _cell_size(shape, several)
-    wide, high = cell[0] * len(x), cell[1] * len(y)
-    across = max(1, min(len(grids), int((WIDEST + GAP) // (wide + GAP))))
-    down = -(-len(grids) // across)
-    full = across * wide + (across - 1) * GAP, down * high + (down - 1) * GAP
-    require("plotly", "view")
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(
-        down, across, horizontal_spacing=GAP / full[0], vertical_spacing=GAP / full[1],
-        subplot_titles=[short(name) for name in grids] if several else None,
-    )  # fmt: skip
-    figure.update_annotations(font={"size": 13, "color": TEXT})
+    across = int(np.clip((WIDEST + GAP) // (cell[0] * len(x) + GAP), 1, len(grids)))
     axes = Axes(x, y, x_title, y_title)
-    for number, grid in enumerate(grids.values()):
-        _add_cells(figure, grid, axes, unit, cell, divmod(number, across), lowest=number + across >= len(grids))
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {}
+    size = _arrange(layout, list(grids) if several else [""], axes, cell, across)
+    for number, grid in enumerate(grids.values(), 1):
+        traces += _cells(grid, axes, unit, min(cell), {"xaxis": f"x{number}", "yaxis": f"y{number}"})
+    under = _legend(grids.values())
     below = label_width(x) * 0.75 if is_tilted(x, cell[0]) else 12
-    margin = {"l": label_width(y) + 44, "r": 110, "t": 52 + 24 * several, "b": below + 40}
-    size = full[0] + margin["l"] + margin["r"], full[1] + margin["t"] + margin["b"]
-    return dress(
-        figure, *size, title, _legend(grids.values()), margin=margin, plot_bgcolor=ABSENT, showlegend=False,
-        coloraxis=_colours(grids.values(), signed, limit, unit, full[1]),
-    )  # fmt: skip
-
-
-def _add_cells(
-    figure: Figure, grid: Grid, axes: Axes, unit: str, cell: tuple[float, float], at: tuple[int, int], *, lowest: bool
-) -> None:
-    """Draw one grid into its place (row, column); only outer panels carry labels."""
-    place = {"row": at[0] + 1, "col": at[1] + 1}
-    figure.add_heatmap(
-        z=grid.values,
-        coloraxis="coloraxis",
-        hovertext=_hover(grid, axes, unit),
-        hoverinfo="text",
-        xgap=1,
-        ygap=1,
-        **place,
+    margin = {"l": label_width(y) + 44, "r": 110, "t": 50 + 20 * several + 16 * bool(under), "b": below + 40}
+    layout["coloraxis"] = _colours(grids.values(), signed, limit, unit, size[1])
+    width, height = size[0] + margin["l"] + margin["r"], size[1] + margin["t"] + margin["b"]
+    return figure_of(
+        traces, width, height, title, under, margin=margin, plot_bgcolor=ABSENT, showlegend=False, **layout
     )
+
+
+def _arrange(
+    layout: dict[str, Any], names: list[str], axes: Axes, cell: tuple[float, float], across: int
+) -> tuple[float, float]:
+    """Put panels of equal size side by side into `layout`, named, labelled at the outer ones; returns their size."""
+    wide, high = cell[0] * len(axes.x), cell[1] * len(axes.y)
+    down = -(-len(names) // across)
+    full = across * (wide + GAP) - GAP, down * (high + GAP) - GAP
+    layout["annotations"] = []
+    for index, name in enumerate(names):
+        row, column = divmod(index, across)
+        left, top = column * (wide + GAP) / full[0], 1 - row * (high + GAP) / full[1]
+        right, bottom = left + wide / full[0], max(top - high / full[1], 0)
+        lowest, leftmost, number = index + across >= len(names), column == 0, index + 1
+        layout[f"xaxis{number}"] = category_axis(
+            axes.x, cell[0], across=True, domain=[left, min(right, 1)], anchor=f"y{number}", showticklabels=lowest,
+            title=axis_title(axes.x_title if lowest else ""),
+        )  # fmt: skip
+        layout[f"yaxis{number}"] = category_axis(
+            axes.y, cell[1], across=False, domain=[bottom, top], anchor=f"x{number}", showticklabels=leftmost,
+            title=axis_title(axes.y_title if leftmost else ""),
+        )  # fmt: skip
+        place = {"x": (left + right) / 2, "y": top, "xref": "paper", "yref": "paper", "yanchor": "bottom"}
+        layout["annotations"].append(place | {"text": short(name), "showarrow": False, "font": {"size": 13}})
+    return full
+
+
+def _cells(grid: Grid, axes: Axes, unit: str, size: float, place: dict[str, str]) -> list[dict[str, Any]]:
+    """The traces of one panel: its cells, and boxes around the marked ones."""
+    cells = {"type": "heatmap", "z": grid.values, "coloraxis": "coloraxis", "xgap": 1, "ygap": 1}
+    traces: list[dict[str, Any]] = [{**place, **cells, "hovertext": _hover(grid, axes, unit), "hoverinfo": "text"}]
     if grid.marked is not None:
         rows, columns = np.nonzero(grid.marked)
-        box = {"symbol": "square-open", "size": min(cell) - 3, "color": MARK, "line": {"width": 1.5}}
-        figure.add_scatter(x=columns, y=rows, mode="markers", marker=box, hoverinfo="skip", **place)
-    leftmost = at[1] == 0
-    title = axis_title(axes.x_title if lowest else "")
-    figure.update_xaxes(category_axis(axes.x, cell[0], across=True, showticklabels=lowest, title=title), **place)
-    title = axis_title(axes.y_title if leftmost else "")
-    figure.update_yaxes(category_axis(axes.y, cell[1], across=False, showticklabels=leftmost, title=title), **place)
+        box = {"symbol": "square-open", "size": size - 3, "color": MARK, "line": {"width": 1.5}}
+        points = {"type": "scatter", "x": columns, "y": rows, "mode": "markers", "marker": box, "hoverinfo": "skip"}
+        traces.append({**place, **points})
+    return traces
 
 
 def _cell_size(shape: tuple[int, int], several: bool) -> tuple[float, float]:
@@ -231,9 +237,6 @@ def curves(
     Raises:
         OptionError: lines or bands that do not fit x, or bands without a line.
     """
-    require("plotly", "view")
-    import plotly.graph_objects as go
-
     steps = np.asarray(x, dtype=float)
     drawn = {name: np.asarray(values, dtype=float) for name, values in lines.items()}
     edges = {name: np.asarray(band, dtype=float) for name, band in (bands or {}).items()}
@@ -242,20 +245,48 @@ def curves(
     faults += [f"band {name!r} belongs to no line" for name in edges if name not in drawn]
     if faults:
         raise OptionError(f"{'; '.join(faults)}; x has {len(x)} values: give one an x, and bands as (low, high).")
-    figure = go.Figure()
+    traces = []
     for number, (name, values) in enumerate(drawn.items()):
-        colour, common = LINES[number % len(LINES)], {"legendgroup": name, "name": escape(name)}
-        for low, high, part in _unbroken(steps, edges.get(name)):
-            figure.add_scatter(
-                x=np.concatenate([part, part[::-1]]), y=np.concatenate([high, low[::-1]]), fill="toself",
-                mode="none", fillcolor=colour, opacity=0.2, hoverinfo="skip", showlegend=False, **common,
-            )  # fmt: skip
-        figure.add_scatter(x=steps, y=values, mode="lines+markers", line={"color": colour, "width": 2}, **common)
-    for name, level in (levels or {}).items():
-        figure.add_hline(level, line={"dash": "dash", "color": TEXT, "width": 1}, annotation_text=escape(name))
-    axes = {"xaxis": number_axis(x_title, type="log" if log_x else "linear"), "yaxis": number_axis(y_title)}
-    margin = {"l": 70, "r": 30, "t": 62, "b": 60}
-    return dress(figure, 760, 440, title, margin=margin, showlegend=len(drawn) > 1, **axes)
+        colour = LINES[number % len(LINES)]
+        traces += [_shade(band, colour) | {"legendgroup": name} for band in _unbroken(steps, edges.get(name))]
+        line = {"type": "scatter", "mode": "lines+markers", "line": {"color": colour, "width": 2}}
+        traces.append(line | {"x": steps, "y": values, "name": escape(name), "legendgroup": name})
+    rules = [
+        {
+            "xref": "paper",
+            "x0": 0,
+            "x1": 1,
+            "y0": level,
+            "y1": level,
+            "line": {"dash": "dash", "color": TEXT, "width": 1},
+        }
+        for level in (levels or {}).values()
+    ]
+    names = [
+        {
+            "text": escape(name),
+            "xref": "paper",
+            "x": 1,
+            "y": level,
+            "xanchor": "right",
+            "yanchor": "bottom",
+            "showarrow": False,
+        }
+        for name, level in (levels or {}).items()
+    ]
+    return figure_of(
+        traces, 760, 440, title, margin={"l": 70, "r": 30, "t": 52, "b": 60}, showlegend=len(drawn) > 1,
+        shapes=rules, annotations=names,
+        xaxis=number_axis(x_title, type="log" if log_x else "linear"), yaxis=number_axis(y_title),
+    )  # fmt: skip
+
+
+def _shade(band: tuple[np.ndarray, np.ndarray, np.ndarray], colour: str) -> dict[str, Any]:
+    """The area between the low and high values of a band at its x."""
+    low, high, x = band
+    outline = {"x": np.concatenate([x, x[::-1]]), "y": np.concatenate([high, low[::-1]])}
+    look = {"fill": "toself", "mode": "none", "fillcolor": colour, "opacity": 0.2}
+    return {"type": "scatter", "hoverinfo": "skip", "showlegend": False, **outline, **look}
 
 
 def _unbroken(x: np.ndarray, band: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -285,9 +316,6 @@ def bars(
     Raises:
         OptionError: values or ends that do not fit the labels.
     """
-    require("plotly", "view")
-    import plotly.graph_objects as go
-
     columns = [np.asarray(c, dtype=float) for c in (values, low, high) if c is not None]
     if (low is None) != (high is None) or any(c.shape != (len(labels),) for c in columns):
         raise OptionError(
@@ -301,14 +329,12 @@ def bars(
         else {"array": columns[2] - lengths, "arrayminus": lengths - columns[1], "color": TEXT, "thickness": 1}
     )
     hover = [f"{escape(visible(n))}<br><b>{_number(v, unit)}</b>" for n, v in zip(labels, lengths, strict=True)]
-    figure = go.Figure(
-        go.Bar(
-            x=lengths, y=np.arange(len(labels)), orientation="h", hovertext=hover, hoverinfo="text",
-            marker={"color": np.where(lengths < 0, NEGATIVE, POSITIVE)}, error_x=errors or None,
-        )
-    )  # fmt: skip
+    bar = {
+        "type": "bar", "orientation": "h", "x": lengths, "y": np.arange(len(labels)), "error_x": errors,
+        "marker": {"color": np.where(lengths < 0, NEGATIVE, POSITIVE)}, "hovertext": hover, "hoverinfo": "text",
+    }  # fmt: skip
     margin = {"l": label_width(labels, BAR_LABEL) + 20, "r": 30, "t": 52, "b": 50}
-    return dress(
-        figure, 500 + margin["l"], 22 * len(labels) + 102, title, margin=margin, showlegend=False, bargap=0.25,
+    return figure_of(
+        [bar], 500 + margin["l"], 22 * len(labels) + 102, title, margin=margin, showlegend=False, bargap=0.25,
         xaxis=number_axis(unit), yaxis=category_axis(labels, 22, across=False, longest=BAR_LABEL),
     )  # fmt: skip

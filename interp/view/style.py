@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from interp.errors import require
+
 # ColorBrewer's RdBu and Blues.
 DIVERGING = ("#b2182b", "#d6604d", "#f4a582", "#fddbc7", "#ffffff", "#d1e5f0", "#92c5de", "#4393c3", "#2166ac")
 SEQUENTIAL = ("#ffffff", "#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
 NEGATIVE, POSITIVE = "#d6604d", "#4393c3"
 LINES = ("#2171b5", "#e6550d", "#31a354", "#756bb1", "#c51b8a", "#8c6d31")
-TEXT, RULE, ABSENT, MARK = "#777777", "rgba(128,128,128,0.3)", "#b4b4b4", "#111111"
+TEXT, RULE, ABSENT, MARK, CLEAR = "#777777", "rgba(128,128,128,0.3)", "#b4b4b4", "#111111", "rgba(0,0,0,0)"
 LONGEST = 18  # characters of a label on an axis
 CHARACTER, LINE = 7, 14  # pixels of the 12-pixel font
 
@@ -25,8 +27,8 @@ Figure = Any  # a plotly.graph_objects.Figure; plotly is optional and imported w
 
 
 def visible(value: object) -> str:
-    """A label or token on one line, with its leading spaces as dots and line breaks as ``\\n``."""
-    shown = repr(value)[1:-1] if isinstance(value, str) else str(value)
+    """A label or token on one line: its leading spaces as dots, line breaks and the like as Python writes them."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
     spaces = len(shown) - len(shown.lstrip(" "))
     return "·" * spaces + shown[spaces:]
 
@@ -64,6 +66,7 @@ def category_axis(
         "ticktext": [short(labels[i], longest) for i in shown],
         "tickangle": -45 if across and is_tilted(labels, cell) else 0,
         "range": [-0.5, len(labels) - 0.5] if across else [len(labels) - 0.5, -0.5],
+        "ticks": "",
         "showgrid": False,
         "zeroline": False,
         **options,
@@ -80,30 +83,31 @@ def axis_title(title: str) -> dict[str, Any]:
     return {"text": escape(title), "standoff": 8}
 
 
-def dress(figure: Figure, width: float, height: float, title: str, under: str = "", **layout: Any) -> Figure:
-    """Give a figure the common look, a title with a smaller line under it, and a size in pixels; returns it."""
-    from plotly.graph_objects import layout as parts
+def figure_of(
+    traces: Sequence[dict[str, Any]], width: float, height: float, title: str, under: str = "", **layout: Any
+) -> Figure:
+    """A figure with the common look, a title with a smaller line under it, and a size in pixels.
 
-    figure.update_layout(
-        template=parts.Template(),
-        title={
-            "text": escape(title),
-            "subtitle": {"text": escape(under), "font": {"size": 12, "color": TEXT}},
-            "font": {"size": 16},
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "yref": "container",
-            "y": 1,
-            "yanchor": "top",
-            "pad": {"t": 12, "l": 16},
-        },
-        width=round(max(width, 9 * len(title) + 120)),  # room for the title and the buttons
-        height=round(height),
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": RULE, "activecolor": TEXT, "remove": BUTTONS},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"size": 12, "color": TEXT, "family": "system-ui, sans-serif"},
-        hoverlabel={"bgcolor": "#ffffff", "font": {"color": "#222222", "size": 13}, "align": "left"},
-    )
-    return figure.update_layout(**layout)
+    Raises:
+        MissingExtraError: plotly is not installed.
+    """
+    require("plotly", "view")
+    import plotly.graph_objects as go
+
+    head = {
+        "text": escape(title), "subtitle": {"text": escape(under), "font": {"size": 12, "color": TEXT}},
+        "font": {"size": 16}, "x": 0, "xref": "container", "xanchor": "left",
+        "yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 12, "l": 16},
+    }  # fmt: skip
+    look = {
+        "template": go.layout.Template(),  # an empty one, whatever the session's default
+        "title": head,
+        "width": round(max(width, 9 * len(title) + 120)),  # room for the title and the buttons
+        "height": round(height),
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {"size": 12, "color": TEXT, "family": "system-ui, sans-serif"},
+        "hoverlabel": {"bgcolor": "#ffffff", "font": {"color": "#222222", "size": 13}, "align": "left"},
+        "modebar": {"bgcolor": CLEAR, "color": RULE, "activecolor": TEXT, "remove": BUTTONS},
+    }
+    return go.Figure(traces, {**look, **layout})

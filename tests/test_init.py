@@ -1,0 +1,46 @@
+"""Importing the package: quick, silent, light; its public names are a list that changes on purpose only."""
+
+import subprocess
+import sys
+
+import interp
+
+PUBLIC = """
+Add Circuit Edit Engine GaussianNoise HookedModel InterpError InterpWarning Mean Node Nodes Pair Patch Point Prompts Resample
+Scale Shape Site SiteMap Task Zero attention_patterns candidates direct_logit_attribution faithfulness
+faithfulness_curve grow load load_circuit logit_lens make_task metric patch prune run_circuits save_circuit task
+threshold to_graphml to_networkx top_n
+""".split()
+
+
+def run(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(PUBLIC) == interp.__all__
+
+
+def test_every_public_name_loads() -> None:
+    assert all(getattr(interp, name) is not None for name in interp.__all__)
+    assert set(interp.__all__) <= set(dir(interp))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    try:
+        interp.pathc  # noqa: B018
+    except AttributeError as error:
+        assert "pathc" in str(error)
+    else:
+        raise AssertionError("a name that does not exist was found")
+
+
+def test_importing_is_silent_and_loads_no_backend_and_no_plotting() -> None:
+    heavy = ("torch", "transformers", "plotly", "transformer_lens", "nnsight", "pandas", "networkx")
+    done = run(f"import interp, sys; assert not [m for m in {heavy} if m in sys.modules]")
+    assert done.stdout == done.stderr == ""
+
+
+def test_importing_adds_little_to_torch() -> None:
+    code = "import torch, time; t = time.perf_counter(); import interp; print(time.perf_counter() - t)"
+    assert float(run(code).stdout) < 0.3
