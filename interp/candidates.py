@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from interp.errors import OptionError, TaskError, nearest
+from interp.errors import OptionError, SiteError, TaskError, check_choice, nearest
 from interp.models.base import HookedModel
 from interp.nodes import Node, Nodes
 from interp.site import KINDS, Site
@@ -34,21 +34,24 @@ def candidates(
         block: neurons (or coordinates) a node, for kinds without heads; None leaves the last axis whole.
 
     Raises:
-        SiteError: a kind that the model lacks, with the reason.
-        OptionError: a block on a kind with heads, an unknown role.
+        SiteError: a kind or layer that the model lacks, with the reason.
+        OptionError: no kind or layer, a block on a kind with heads or of no size, `heads` neither word.
         TaskError: the task has no role of that name.
     """
     kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+    check_choice("heads", heads, ("each", "all"))
+    if not kinds or (layers is not None and not len(layers)) or (block is not None and block < 1):
+        raise OptionError(f"no candidates of kinds={kinds}, layers={layers}, block={block}; give at least one of each.")
+    last = model.shape.n_layers - 1
+    strange = [layer for layer in layers or () if not 0 <= layer <= last]
+    if strange:
+        raise SiteError(f"layers {strange} are not in {model.identity.name}; allowed: 0 to {last}.")
     where = _position_columns(task, positions)
     made: list[Node] = []
     for kind in kinds:
         for site in model.sites(kind):
             if layers is None or site.layer is None or site.layer in layers:
                 made += _of_site(model, site, where, heads == "each", block)
-    if not made:
-        raise OptionError(
-            f"no candidates: kinds {kinds} in layers {layers}; allowed layers 0 to {model.shape.n_layers - 1}."
-        )
     return Nodes.of(made)
 
 
@@ -82,18 +85,24 @@ def _of_site(model: HookedModel, site: Site, where: list[dict], each_head: bool,
 def positions_of(node: Node, task: Task) -> tuple[tuple[int, ...], ...] | None:
     """Per prompt, the positions a node stands for; None for all, an empty tuple where a prompt lacks it.
 
+    A prompt lacks an attention weight (`pattern`) on a token that it does not have.
+
     Raises:
         TaskError: a role that the task does not have.
     """
+    lengths, where = task.clean.lengths.tolist(), None
     if node.role is not None:
         if node.role not in task.roles:
             raise TaskError(
                 f"node '{node}': task {task.name!r} has no role {node.role!r}; it has {', '.join(task.roles)}."
             )
-        return task.roles[node.role]
-    if node.pos is None:
-        return None
-    return tuple((node.pos,) if node.pos < n else () for n in task.clean.lengths.tolist())
+        where = task.roles[node.role]
+    elif node.pos is not None:
+        where = tuple((node.pos,) if node.pos < n else () for n in lengths)
+    if node.kind != "pattern" or node.unit is None:
+        return where
+    where = where or tuple(tuple(range(n)) for n in lengths)
+    return tuple(here if node.unit + node.width <= n else () for here, n in zip(where, lengths, strict=True))
 
 
 def cell_of(node: Node, task: Task) -> Cell:
@@ -103,28 +112,39 @@ def cell_of(node: Node, task: Task) -> Cell:
 
 
 def check_nodes(model: HookedModel, task: Task, nodes: Nodes) -> None:
-    """Raise unless every node exists in the model and can be patched.
+    """Raise unless every node exists in the model and the prompts, and can be patched.
 
     Raises:
-        OptionError, SiteError, TaskError: all nodes of one fault together.
+        OptionError: no nodes at all.
+        SiteError: all nodes that cannot be, together.
     """
-    faults: list[str] = []
-    for node in nodes:
-        if node.kind == "logits" or node.featurizer is not None:
-            faults.append(f"'{node}' is no activation that can be patched as it is")
-            continue
-        site = model.check_site(node.site)
-        sizes = model.shape.sizes(site)
-        heads = sizes["kv_head" if "kv_head" in site.axes else "head"]
-        if node.head is not None and node.head >= heads:
-            faults.append(f"'{node}': {model.identity.name} has heads 0 to {heads - 1} there")
-        if node.unit is not None and sizes["d"] and node.unit + node.width > sizes["d"]:
-            faults.append(f"'{node}': {site} has units 0 to {sizes['d'] - 1}")
-        if node.role is None and node.pos is not None and node.pos >= int(task.clean.lengths.max()):
-            faults.append(f"'{node}': the longest prompt has {int(task.clean.lengths.max())} tokens")
+    if not len(nodes):
+        raise OptionError("there are no nodes; give at least one, or site kinds such as 'z'.")
+    longest = int(task.clean.lengths.max())
+    faults = [f"'{node}': {fault}" for node in nodes if (fault := _fault(model, node, longest))]
     if faults:
         more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
-        raise OptionError("; ".join(faults[:8]) + more + ".")
+        raise SiteError("; ".join(faults[:8]) + more + ".")
+
+
+def _fault(model: HookedModel, node: Node, longest: int) -> str:
+    """What keeps a node from being patched, or ''."""
+    if node.kind == "logits" or node.featurizer is not None:
+        return "no activation that can be patched as it is"
+    try:
+        site = model.check_site(node.site)
+    except SiteError as error:
+        return str(error).removesuffix(".")
+    sizes = model.shape.sizes(site)
+    heads = sizes["kv_head" if "kv_head" in site.axes else "head"]
+    if node.head is not None and node.head >= heads:
+        return f"{model.identity.name} has heads 0 to {heads - 1} there"
+    what, width = ("units", sizes["d"]) if sizes["d"] else ("source positions", longest)
+    if node.unit is not None and node.unit + node.width > width:
+        return f"{site} has {what} 0 to {width - 1}"
+    if node.role is None and node.pos is not None and node.pos >= longest:
+        return f"the longest prompt has {longest} tokens"
+    return ""
 
 
 def window_cells(nodes: Nodes, task: Task, window: int, n_layers: int) -> list[Cell]:

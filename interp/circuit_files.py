@@ -132,12 +132,7 @@ def _taken_apart(circuit: Circuit) -> tuple[dict[str, Any], dict[str, np.ndarray
     arrays |= {f"tensors.{name}": tensor.array for name, tensor in circuit.tensors.items()}
     attributes = {}
     for name, one in circuit.attributes.items():
-        words = None
-        arrays[f"attributes.{name}"] = one.values
-        if one.values.dtype == object:  # strings: a vocabulary here, their numbers among the arrays
-            vocabulary = {word: code for code, word in enumerate(dict.fromkeys(one.values.tolist()))}
-            words = list(vocabulary)
-            arrays[f"attributes.{name}"] = np.array([vocabulary[word] for word in one.values.tolist()], dtype=np.int32)
+        words, arrays[f"attributes.{name}"] = _coded(one.values) if one.values.dtype == object else (None, one.values)
         attributes[name] = {"over": one.over, "meaning": one.meaning, "words": words}
     content = {
         "provenance": asdict(circuit.provenance),
@@ -154,6 +149,12 @@ def _taken_apart(circuit: Circuit) -> tuple[dict[str, Any], dict[str, np.ndarray
         },
     }
     return content, arrays
+
+
+def _coded(strings: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Strings as a vocabulary, and the number of each in it."""
+    words = {word: code for code, word in enumerate(dict.fromkeys(strings.tolist()))}
+    return list(words), np.array([words[word] for word in strings.tolist()], dtype=np.int32)
 
 
 def _put_together(content: dict[str, Any], stored: Mapping[str, _Stored]) -> Circuit:

@@ -21,6 +21,7 @@ from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.recovery import bootstrap, recovery
 from interp.run_circuit import run_circuits
+from interp.scoring import checked_metrics
 from interp.table import Table
 from interp.tasks.base import Task
 
@@ -69,7 +70,7 @@ def faithfulness(
     task: Task,
     circuit: Circuit,
     *,
-    metric: Metric | None = None,
+    metric: str | Metric | None = None,
     ablation: str = "counterfactual",
     random: int = 20,
     seed: int = 0,
@@ -77,16 +78,15 @@ def faithfulness(
     """Faithfulness of the circuit's kept nodes, beside random circuits of its size.
 
     Args:
+        metric: its name, or the metric; the task's own when None.
         ablation: what replaces everything else; see `run_circuits`.
         random: how many random circuits; drawn among the universe's nodes without the circuit's own scores.
         seed: of the draw, the donors and the bootstrap.
 
     Raises:
-        CircuitError, TaskError, OptionError: what `run_circuits` cannot run.
+        CircuitError, SiteError, TaskError, MetricError, OptionError: what `run_circuits` cannot run.
     """
-    if random < 0:
-        raise OptionError(f"random={random}; allowed: 0 and more.")
-    used = metric or task.metric
+    (used,) = checked_metrics(model, task, metric or ())
     own = circuit.kept_nodes
     masks = np.stack([own, np.ones_like(own), np.zeros_like(own), *random_masks(own, random, seed)])
     runs = run_circuits(model, task, circuit, masks, metrics=[used], ablation=ablation, seed=seed)
@@ -101,7 +101,13 @@ def faithfulness(
 
 
 def random_masks(kept: Bool[np.ndarray, " node"], count: int, seed: int) -> list[Bool[np.ndarray, " node"]]:
-    """Random circuits with as many nodes as `kept`."""
+    """Random circuits with as many nodes as `kept`.
+
+    Raises:
+        OptionError: a negative count.
+    """
+    if count < 0:
+        raise OptionError(f"random={count}; allowed: 0 and more.")
     generator = np.random.default_rng(seed)
     return [generator.permutation(kept) for _ in range(count)]
 
@@ -114,7 +120,7 @@ def faithfulness_curve(
     by: str,
     *,
     rank: Rank = "signed",
-    metric: Metric | None = None,
+    metric: str | Metric | None = None,
     ablation: str = "counterfactual",
     random: int = 5,
     seed: int = 0,
@@ -122,16 +128,16 @@ def faithfulness_curve(
     """Faithfulness of the top-n circuits by a score, for each n, beside random circuits.
 
     Returns:
-        One row a size: size, faithfulness, low, high, random_mean, random_max (NaN without random circuits).
+        One row a size: size, faithfulness, low, high, random_mean, random_max (NaN without random circuits), and
+        the reason where faithfulness is undefined; each row is what `faithfulness` gives for the top-n circuit.
     """
-    used = metric or task.metric
     tops = [top_n(circuit, n, by, rank=rank).kept_nodes for n in sizes]
-    draws = [random_masks(kept, random, seed + number) for number, kept in enumerate(tops)]
-    ends = [np.ones_like(circuit.kept_nodes), np.zeros_like(circuit.kept_nodes)]
-    masks = np.stack([*ends, *tops, *(mask for group in draws for mask in group)])
-    values = run_circuits(model, task, circuit, masks, metrics=[used], ablation=ablation, seed=seed).values[0]
+    draws = [mask for kept in tops for mask in random_masks(kept, random, seed)]
+    masks = np.stack([np.ones_like(circuit.kept_nodes), np.zeros_like(circuit.kept_nodes), *tops, *draws])
+    values = run_circuits(model, task, circuit, masks, metrics=metric or (), ablation=ablation, seed=seed).values[0]
     full, empty = values[0], values[1]
-    shares = recovery(values[2:], full, empty).value.numpy()
+    recovered = recovery(values[2:], full, empty)
+    shares = recovered.value.numpy()
     low, high = bootstrap(values[2 : 2 + len(tops)] - empty, seed=seed, over=full - empty)
     controls = shares[len(tops) :].reshape(len(tops), random)
     none = np.full(len(tops), np.nan)
@@ -143,5 +149,6 @@ def faithfulness_curve(
             "high": high.numpy(),
             "random_mean": controls.mean(1) if random else none,
             "random_max": controls.max(1) if random else none,
+            "reason": np.full(len(tops), recovered.reason, dtype=object),
         }
     )

@@ -71,7 +71,7 @@ class Intervention(ABC):
         rows: rows of the batch; None for all.
     """
 
-    site: Site
+    site: Any
     head: Index = field(default=None, kw_only=True)
     pos: Position = field(default=None, kw_only=True)
     unit: Index = field(default=None, kw_only=True)
@@ -79,6 +79,9 @@ class Intervention(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "site", Site.parse(self.site))
+        for needed in ("source", "reference"):
+            if getattr(self, needed, self) is None:
+                raise InterventionError(f"{self} has no {needed}; pass a Run that recorded the site.")
         if isinstance(self.pos, str) and self.pos not in WORDS:
             raise OptionError(f"position {self.pos!r} is not known; allowed words: {', '.join(map(repr, WORDS))}.")
         empty = [
@@ -122,6 +125,10 @@ class Intervention(ABC):
         """What is wrong with the new value for prompts of these lengths, in words."""
         return []
 
+    def generation_faults(self) -> list[str]:
+        """Why the new value does not serve in a generation, in words."""
+        return []
+
     def _position_faults(self, lengths: list[int]) -> list[str]:
         if self.pos is None or isinstance(self.pos, str):
             return []
@@ -146,18 +153,30 @@ class Intervention(ABC):
         columns, present, positions = self._columns(rows, x.shape[pos_axis], layout)
         if not bool(present.any()):
             return None
+        mask = present.view(len(rows), *_only(x.ndim - 1, pos_axis - 1, columns.shape[1]))
         index = []
         for axis, name in enumerate(axes):
             if axis == 0:
                 index.append(rows.view(_only(x.ndim, 0, len(rows))))
             elif axis == pos_axis:
                 index.append(columns.view(len(rows), *_only(x.ndim - 1, axis - 1, columns.shape[1])))
+            elif name == "src" and self.unit is not None:
+                sources, there = self._sources(rows, x, layout)
+                index.append(sources)
+                mask = mask & there
             else:
                 chosen = self.head if name in ("head", "kv_head") else self.unit if axis == x.ndim - 1 else None
                 picked = torch.tensor(as_list(chosen) or list(range(x.shape[axis])), device=x.device)
                 index.append(picked.view(_only(x.ndim, axis, len(picked))))
-        mask = present.view(len(rows), *_only(x.ndim - 1, pos_axis - 1, columns.shape[1]))
         return Region(tuple(index), mask, rows, positions)
+
+    def _sources(self, rows: Tensor, pattern: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Columns [rows, 1, 1, units] of the chosen source positions in a pattern, and which of them exist."""
+        n_dest, n_src = pattern.shape[2:]
+        first = layout.first + n_dest - n_src  # below layout.first where a key/value cache is read
+        units = torch.tensor(as_list(self.unit), device=rows.device)
+        columns = (units + layout.start.to(rows.device)[rows][:, None] - first)[:, None, None]
+        return columns.clamp(0, n_src - 1), (columns >= 0) & (columns < n_src)
 
     def _columns(self, rows: Tensor, width: int, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """Columns [rows, positions] of this tensor, which of them exist, and the positions they stand for."""
@@ -175,9 +194,7 @@ class Intervention(ABC):
         if isinstance(self.pos, str):
             positions = lengths - 1
         else:
-            lists = per_row(self.pos, len(rows)) or []
-            longest = max((len(p) for p in lists), default=0)
-            positions = torch.tensor([list(p) + [-1] * (longest - len(p)) for p in lists], device=rows.device)
+            positions = padded(per_row(self.pos, len(rows)) or [], rows.device)
         columns = positions + start - layout.first
         present = (positions >= 0) & (columns >= 0) & (columns < width)
         return columns.clamp(0, width - 1), present, positions
@@ -189,8 +206,6 @@ class Intervention(ABC):
             return None
         values = region.take(x)
         new = self.change(values, region)
-        if not isinstance(new, Tensor):
-            raise InterventionError(f"{self}: the new value is {type(new).__name__}; a tensor is needed.")
         try:
             torch.broadcast_shapes(new.shape, values.shape)
             fits = new.expand(values.shape)
@@ -215,19 +230,17 @@ class Patch(Intervention):
     source: Any = None
     source_pos: Position = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        Intervention.__post_init__(self)
-        if self.source is None:
-            raise InterventionError(f"{self} has no source; pass a Run that recorded the site, or a tensor.")
-
     def value_faults(self, lengths: list[int]) -> list[str]:
         return [] if isinstance(self.source, Tensor) else run_faults(self, self.source, lengths, self.source_pos)
+
+    def generation_faults(self) -> list[str]:
+        return [] if isinstance(self.source, Tensor) else beyond_run(self)
 
     def change(self, values: Tensor, region: Region) -> Tensor:
         if isinstance(self.source, Tensor):
             return self.source
         donors = region.rows if len(self.source.prompts) > 1 else torch.zeros_like(region.rows)
-        return from_run(self, region, donors, self.source_pos)
+        return from_run(self, values, region, donors, self.source_pos)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,17 +256,26 @@ class Resample(Intervention):
     seed: int = 0
 
     def value_faults(self, lengths: list[int]) -> list[str]:
-        count = len(self.source.prompts)
-        shortest = int(self.source.prompts.lengths.min())
-        if self.pos in (None, "all") and len({shortest, *lengths, *self.source.prompts.lengths.tolist()}) > 1:
-            return [f"{self}: prompts of unequal length ({shortest} to {max(lengths)} tokens); give the positions"]
-        return [f"{self}: the source run has {count} row; at least 2 are needed"] if count < 2 else []
+        theirs = self.source.prompts.lengths.tolist()
+        if len(theirs) < 2:
+            return [f"{self}: the source run has {len(theirs)} row; at least 2 are needed"]
+        if self.pos is None or isinstance(self.pos, str):
+            both = sorted({*lengths, *theirs})
+            unequal = f"{self}: prompts of unequal length ({both[0]} to {both[-1]} tokens); give the positions"
+            return [unequal] if len(both) > 1 else []
+        rows = len(as_list(self.rows)) or len(lengths)
+        last = max((p for positions in per_row(self.pos, rows) or [] for p in positions), default=0)
+        short = f"{self}: position {last} is asked of donors as short as {min(theirs)} tokens; leave the short ones out"
+        return [short] if last >= min(theirs) else []
+
+    def generation_faults(self) -> list[str]:
+        return beyond_run(self)
 
     def change(self, values: Tensor, region: Region) -> Tensor:
         count = len(self.source.prompts)
         generator = torch.Generator().manual_seed(self.seed)
         shifts = torch.randint(1, count, (int(region.rows.max()) + 1,), generator=generator).to(region.rows.device)
-        return from_run(self, region, (region.rows + shifts[region.rows]) % count, None)
+        return from_run(self, values, region, (region.rows + shifts[region.rows]) % count, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +299,9 @@ class Mean(Intervention):
         if self.by_position and max(lengths) > longest:
             return [f"{self}: a prompt has {max(lengths)} tokens, the reference only {longest}; no mean there"]
         return [f"{self}: skip={self.skip} leaves no token of the reference"] if self.skip >= longest else []
+
+    def generation_faults(self) -> list[str]:
+        return beyond_run(self) if self.by_position else []
 
     def change(self, values: Tensor, region: Region) -> Tensor:
         means = mean_of(self.reference, self.site, by_position=self.by_position, skip=self.skip)
@@ -328,17 +353,25 @@ class Edit(Intervention):
     def change(self, values: Tensor, region: Region) -> Tensor:
         if self.function is None:
             raise InterventionError(f"{self} has no function; pass one that takes and returns a tensor.")
-        return self.function(values)
+        new = self.function(values)
+        if not isinstance(new, Tensor):
+            raise InterventionError(f"{self}: the new value is {type(new).__name__}; a tensor is needed.")
+        return new
 
 
-def from_run(where: Intervention, region: Region, donors: Tensor, source_pos: Position) -> Tensor:
-    """The region's values in the run ``where.source``, row `donors[i]` for the region's i-th row."""
-    source = where.source[where.site]  # type: ignore[attr-defined]
-    positions = region.positions
-    if source_pos is not None:
-        lists = per_row(source_pos, len(donors)) or []
-        positions = torch.tensor(lists, device=donors.device).expand(positions.shape)
-    pos_axis = where.site.axes.index("dest") if where.site.kind == "pattern" else 1
+def from_run(where: Any, values: Tensor, region: Region, donors: Tensor, source_pos: Position) -> Tensor:
+    """What the run ``where.source`` has for the region's `values`, row `donors[i]` for the region's i-th row."""
+    source = where.source[where.site]
+    is_pattern = where.site.kind == "pattern"
+    if is_pattern:  # a shorter prompt attends to nothing past its end
+        source = torch.nn.functional.pad(source, (0, max(values.shape[-1] - source.shape[-1], 0)))
+    elif any(source.shape[a] != values.shape[a] for a in _whole_axes(where)):
+        raise InterventionError(
+            f"{where}: the source run's {where.site} is {tuple(source.shape)}, this model's part is "
+            f"{tuple(values.shape)}; patch between runs of one model."
+        )
+    positions = region.positions if source_pos is None else padded(per_row(source_pos, len(donors)) or [], donors.device)
+    pos_axis = 2 if is_pattern else 1
     index = list(region.indices)
     index[0] = donors.view(index[0].shape)
     index[pos_axis] = positions.view(index[pos_axis].shape).clamp(0, source.shape[pos_axis] - 1)
@@ -352,11 +385,17 @@ def run_faults(where: Intervention, source: Any, lengths: list[int], source_pos:
         return [f"{where}: the source run has {len(theirs)} rows, this run {len(lengths)}; they must agree (or be 1)"]
     theirs = theirs * len(lengths) if len(theirs) == 1 else theirs
     rows = as_list(where.rows) or list(range(len(lengths)))
+    if source_pos is not None and (where.pos is None or isinstance(where.pos, str)):
+        return [f"{where}: source_pos needs pos; give the positions of both"]
+    if isinstance(source_pos, str):
+        return [f"{where}: source_pos={source_pos!r} is a word; give numbers"]
     if where.pos in (None, "all") or isinstance(where.pos, str):
         unequal = [r for r in rows if theirs[r] != lengths[r]]
         shown = ", ".join(f"row {r}: {theirs[r]} against {lengths[r]} tokens" for r in unequal)
         return [f"{where}: source and base have unequal lengths ({shown}); give the positions"] if unequal else []
-    given, asked = per_row(where.pos, len(rows)) or [], per_row(source_pos or where.pos, len(rows)) or []
+    given, asked = per_row(where.pos, len(rows)), per_row(where.pos if source_pos is None else source_pos, len(rows))
+    if given is None or asked is None:
+        return [f"{where}: source_pos has {len(as_list(source_pos))} lists for {len(rows)} rows; give one a row"]
     faults = []
     for row, here, there in zip(rows, given, asked, strict=True):
         if len(here) != len(there):
@@ -364,6 +403,21 @@ def run_faults(where: Intervention, source: Any, lengths: list[int], source_pos:
         elif any(not 0 <= p < theirs[row] for p in there):
             faults.append(f"{where}: the source's row {row} has {theirs[row]} tokens; positions {there} asked")
     return faults
+
+
+def beyond_run(where: Intervention) -> list[str]:
+    """Why values taken from a run position by position do not serve in a generation, in words."""
+    if where.site.kind == "pattern":
+        return [f"{where}: a run's patterns do not fit those of a generation; use Zero, Scale or Edit"]
+    if where.pos in (None, "all", "new tokens"):
+        return [f"{where}: a run has no values at new tokens; say pos='prompt' or give numbers"]
+    return []
+
+
+def _whole_axes(where: Intervention) -> list[int]:
+    """Axes after the position that are taken whole."""
+    chosen = (where.head if where.site.has_heads else where.unit, where.unit)
+    return [axis for axis, index in zip(range(2, len(where.site.axes)), chosen, strict=False) if index is None]
 
 
 def mean_of(run: Any, site: Site, *, by_position: bool, skip: int = 0) -> Tensor:
@@ -377,7 +431,7 @@ def mean_of(run: Any, site: Site, *, by_position: bool, skip: int = 0) -> Tensor
     return total.to(x.dtype)
 
 
-def as_list(index: Any) -> list[int]:
+def as_list(index: Any) -> list[Any]:
     """One number or several as a list; None as an empty one."""
     if index is None:
         return []
@@ -390,6 +444,12 @@ def per_row(positions: Any, rows: int) -> list[list[int]] | None:
     if listed and not isinstance(listed[0], int):
         return [list(p) for p in listed] if len(listed) == rows else None
     return [listed] * rows
+
+
+def padded(lists: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "row position"]:
+    """Lists of unequal length as one tensor, -1 where absent."""
+    longest = max(map(len, lists), default=0)
+    return torch.tensor([[*p, *[-1] * (longest - len(p))] for p in lists], dtype=torch.long, device=device)
 
 
 def _only(ndim: int, axis: int, size: int) -> tuple[int, ...]:

@@ -269,7 +269,8 @@ class LogitDirection(Metric):
 
 
 METRICS: dict[str, type[Metric]] = {
-    kind.name: kind for kind in (LogitDiff, Logit, LogProb, Prob, ProbDiff, KL, NegNLL, Accuracy, Preference, LogitDirection)
+    kind.name: kind
+    for kind in (LogitDiff, Logit, LogProb, Prob, ProbDiff, KL, NegNLL, Accuracy, Preference, LogitDirection)
 }
 
 
@@ -295,9 +296,7 @@ def metric(name: "str | Metric", **options: Any) -> Metric:
     allowed = [each.name for each in fields(METRICS[name])]
     unknown = [option for option in options if option not in allowed]
     if unknown:
-        raise MetricError(
-            f"metric {name!r} has no option {unknown}; allowed: {allowed}{nearest(unknown[0], allowed)}."
-        )
+        raise MetricError(f"metric {name!r} has no option {unknown}; allowed: {allowed}{nearest(unknown[0], allowed)}.")
     return METRICS[name](**options)
 
 

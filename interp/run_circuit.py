@@ -1,13 +1,16 @@
 """Running a circuit: the model with everything of a universe ablated except what the circuit keeps.
 
-At each site of the universe, what no kept node covers is set to the ablation's value; sites outside the universe run as
-they are. A kept node covers everything inside it (`attn_out` its heads, `mlp_out` its neurons), and keeping a part of a
-dropped whole keeps the part. So the full universe is the model, and with the counterfactual ablation of a universe that
-cuts the graph, the empty circuit is the corrupted run.
+What candidates cover and no kept node covers is set to the ablation's value; everything else runs as it is: sites
+without candidates, and the rest of sites that candidates cover only in part (some positions, heads or units). A node
+covers everything inside it (`attn_out` its heads, `mlp_out` its neurons), and keeping a part of a dropped whole keeps
+the part. So the full universe is the model, and with the counterfactual ablation of a universe that cuts the graph,
+the empty circuit is the corrupted run.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,19 +19,23 @@ from torch import Tensor
 
 from interp.candidates import check_nodes, positions_of
 from interp.circuit import Circuit
-from interp.errors import CircuitError
+from interp.errors import CircuitError, OptionError
 from interp.intervention import Edit
 from interp.metrics import Metric
-from interp.models.base import HookedModel, Run
+from interp.models.base import HookedModel
 from interp.nodes import Node
-from interp.scoring import FINAL, Scorer, clean_reference
+from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
 from interp.site import Site
 from interp.sources import ablation_source
-from interp.sweep import Source
 from interp.tasks.base import Task
 
-PARTS_OF = {"attn_out": ("z",), "mlp_out": ("neuron",)}
-"""A whole and the sites at which its parts live; a whole whose parts are candidates is ablated through them."""
+PARTS_OF = {"attn_out": "z", "mlp_out": "neuron"}
+"""A whole and the kind at which its parts live; a whole whose parts are candidates is ablated through them."""
+
+SUBLAYERS = {
+    "attn_out": "attn_in q k v k_of_query_head v_of_query_head pattern z attn_proj attn_out".split(),
+    "mlp_out": "mlp_in neuron mlp_proj mlp_out".split(),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +44,20 @@ class CircuitRuns:
 
     Attributes:
         values: [metric, circuit, prompt].
-        outside: sites that hold no candidate and ran as they are, such as the MLPs of a circuit of heads.
+        outside: what ran as it is: sublayers without a candidate, such as the MLPs of a circuit of heads, and sites
+            that candidates cover only in part.
     """
 
     values: Float[Tensor, "metric circuit prompt"]
     outside: tuple[str, ...]
+
+
+class _Place(NamedTuple):
+    """What one node covers of a site: its column in the masks, positions a prompt (None for all), and inner axes."""
+
+    column: int
+    positions: tuple[tuple[int, ...], ...] | None
+    inner: tuple[int | slice, ...]
 
 
 def run_circuits(
@@ -50,7 +66,7 @@ def run_circuits(
     universe: Circuit,
     kept: Bool[np.ndarray, "circuit node"],
     *,
-    metrics: Sequence[Metric] = (),
+    metrics: str | Metric | Sequence[str | Metric] = (),
     ablation: str = "counterfactual",
     seed: int = 0,
     rows: int = 64,
@@ -60,123 +76,135 @@ def run_circuits(
     Args:
         universe: whose nodes are the candidates.
         kept: one row a circuit.
-        metrics: the task's own when none is given.
+        metrics: names or metrics; the task's own when none is given.
         ablation: ``"counterfactual"``, ``"zero"``, ``"mean"``, ``"mean_by_position"`` or ``"resample"``.
+        seed: of the donors of ``"resample"``.
         rows: prompts in one forward.
 
     Raises:
-        CircuitError: nodes that cannot be run (features, edges without nodes), masks that do not fit.
+        CircuitError: edges without nodes, coordinates of a whole beside its parts, masks that do not fit.
+        SiteError, TaskError, MetricError, OptionError: nodes, prompts, metrics or an ablation that cannot be run.
     """
-    if kept.ndim != 2 or kept.shape[1] != len(universe.nodes):
+    if kept.ndim != 2 or not len(kept) or kept.shape[1] != len(universe.nodes):
         raise CircuitError(f"masks have shape {kept.shape}; [circuit, {len(universe.nodes)}] is needed.")
     if universe.scores and all(s.over == "edges" for s in universe.scores.values()) and len(universe.edges):
         raise CircuitError("this circuit's members are edges; running it needs edge patching, not node ablation.")
+    if rows < 1:
+        raise OptionError(f"rows={rows}; allowed: 1 and more.")
+    chosen = checked_metrics(model, task, metrics)
     check_nodes(model, task, universe.nodes)
-    chosen = tuple(metrics) or (task.metric,)
-    sites = sorted({node.site for node in universe.nodes}, key=lambda s: s.order)
-    places = [(node, positions_of(node, task)) for node in universe.nodes]
-    source = _source_run(model, task, ablation_source(model, task, ablation, sites, seed), sites)
-    reference = clean_reference(model, chosen, task.clean, task.answers)
-    scorer = Scorer(model, chosen, task.answers, reference)
-    pairs = [(c, p) for c in range(len(kept)) for p in range(len(task))]
-    values = torch.full((len(chosen), len(kept), len(task)), torch.nan, dtype=torch.float64)
-    for start in range(0, len(pairs), rows):
-        chunk = pairs[start : start + rows]
-        found = _run_rows(model, task, sites, places, kept, source, scorer, chunk)
-        circuits, prompts = (torch.tensor(x) for x in zip(*chunk, strict=True))
-        values[:, circuits, prompts] = found.cpu().double()
-    inside = {s.kind for s in sites} | {
-        whole for whole, parts in PARTS_OF.items() if set(parts) & {s.kind for s in sites}
-    }
-    outside = tuple(str(s) for s in model.sites("attn_out", "mlp_out") if s.kind not in inside)
-    return CircuitRuns(values, outside)
+    coverage = _coverage(universe, task)
+    source = _source_values(model, task, ablation, list(coverage), seed)
+    scorer = Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
+    pairs = np.stack(np.meshgrid(range(len(kept)), range(len(task)), indexing="ij"), -1).reshape(-1, 2)
+    found = [
+        _run_rows(model, task, coverage, kept[chunk[:, 0]], source, scorer, chunk[:, 1].tolist())
+        for chunk in np.split(pairs, range(rows, len(pairs), rows))
+    ]
+    values = torch.cat(found, 1).reshape(len(chosen), len(kept), len(task))
+    return CircuitRuns(values, _outside(model, task, coverage))
 
 
-def _source_run(model: HookedModel, task: Task, source: Source, sites: Sequence[Site]) -> Mapping[Site, Tensor]:
+def _coverage(universe: Circuit, task: Task) -> dict[Site, list[_Place]]:
+    """For each site to ablate, in forward order, the candidates that cover something of it."""
+    sites = {node.site for node in universe.nodes}
+    found: dict[Site, list[_Place]] = defaultdict(list)
+    for column, node in enumerate(universe.nodes):
+        part = Site(PARTS_OF[node.kind], node.layer) if node.kind in PARTS_OF else None
+        is_whole = part in sites
+        if is_whole and node.unit is not None:
+            raise CircuitError(f"'{node}' is a coordinate beside candidates at {part}; keep one of the two kinds.")
+        place = _Place(column, positions_of(node, task), () if is_whole else _inner(node))
+        found[part if part is not None and is_whole else node.site].append(place)
+    return dict(sorted(found.items(), key=lambda item: item[0].order))
+
+
+def _inner(node: Node) -> tuple[int | slice, ...]:
+    """Index of the node in the site's axes after the position."""
+    units = slice(None) if node.unit is None else slice(node.unit, node.unit + node.width)
+    head = slice(None) if node.head is None else node.head
+    return (head, units) if node.site.has_heads else (units,)
+
+
+def _source_values(
+    model: HookedModel, task: Task, ablation: str, sites: Sequence[Site], seed: int
+) -> Mapping[Site, Tensor]:
     """The ablation's values at every site, one row a prompt (or one for all)."""
-    if source.prompts is None:
-        return source.values
-    run: Run = model.run(source.prompts, record=sites, logits="none")
-    return run.cache
+    source = ablation_source(model, task, ablation, sites, seed)
+    return source.values if source.prompts is None else model.run(source.prompts, record=sites, logits="none").cache
 
 
 def _run_rows(
     model: HookedModel,
     task: Task,
-    sites: Sequence[Site],
-    places: Sequence[tuple[Node, tuple[tuple[int, ...], ...] | None]],
-    kept: np.ndarray,
+    coverage: Mapping[Site, Sequence[_Place]],
+    kept: Bool[np.ndarray, "row node"],
     source: Mapping[Site, Tensor],
     scorer: Scorer,
-    chunk: Sequence[tuple[int, int]],
+    prompts: list[int],
 ) -> Float[Tensor, "metric row"]:
-    """Metrics of rows, each one circuit on one prompt."""
-    prompts = task.clean[[p for _, p in chunk]]
-    width = prompts.ids.shape[1]
-    keep = {site: _keep_mask(model, site, sites, places, kept, chunk, width) for site in sites}
+    """Metrics of rows, each one circuit on one prompt; float64 on the CPU."""
+    batch = task.clean[prompts]
     edits = []
-    for site in sites:
-        mask = keep[site]
-        if mask is None or bool(mask.all()):
-            continue
-        values = source[site] if source[site].shape[0] == 1 else source[site][[p for _, p in chunk]]
-        edits.append(Edit(site, _Blend(mask, values, site.kind == "pattern")))
-    run = model.run(prompts, edits, [FINAL], logits="none")
+    for site, places in coverage.items():
+        shape = (*batch.ids.shape, *_inner_shape(model, site, batch.ids.shape[1]))
+        ablated = _covered(places, np.ones_like(kept), prompts, shape) & ~_covered(places, kept, prompts, shape)
+        if ablated.any():
+            values = source[site] if source[site].shape[0] == 1 else source[site][prompts]
+            mask = torch.from_numpy(ablated)
+            edits.append(Edit(site, _Replace(mask.transpose(1, 2) if site.kind == "pattern" else mask, values)))
+    run = model.run(batch, edits, [FINAL], logits="none")
     with torch.no_grad():
-        return scorer(run[FINAL], torch.tensor([p for _, p in chunk], device=run[FINAL].device))
+        return scorer(run[FINAL], torch.tensor(prompts, device=run[FINAL].device)).cpu().double()
 
 
 @dataclass(frozen=True, eq=False)
-class _Blend:
-    """Keep the running values where the mask says so, take the ablation's elsewhere."""
+class _Replace:
+    """Take the ablation's values where the mask says so, keep the running ones elsewhere."""
 
     mask: Tensor
     values: Tensor
-    is_pattern: bool
 
     def __call__(self, x: Tensor) -> Tensor:
-        values = self.values.to(x.device, x.dtype)
-        axes = [slice(None), *(slice(0, n) for n in x.shape[1:])]
-        values = values[tuple(axes)].expand(x.shape)
-        mask = self.mask.to(x.device)
-        return torch.where(mask.transpose(1, 2) if self.is_pattern else mask, x, values)
+        values = self.values[tuple(slice(0, n) for n in x.shape)].to(x.device, x.dtype)
+        return torch.where(self.mask.to(x.device), values, x)
 
 
-def _keep_mask(
-    model: HookedModel,
-    site: Site,
-    sites: Sequence[Site],
-    places: Sequence[tuple[Node, tuple[tuple[int, ...], ...] | None]],
-    kept: np.ndarray,
-    chunk: Sequence[tuple[int, int]],
-    width: int,
-) -> Bool[Tensor, "row pos *inner"] | None:
-    """What kept nodes cover at a site, position on axis 1; None when its parts are ablated in its place."""
-    parts = [Site(kind, site.layer) for kind in PARTS_OF.get(site.kind, ())]
-    if any(part in sites for part in parts):
-        return None
-    wholes = [Site(kind, site.layer) for kind, inner in PARTS_OF.items() if site.kind in inner]
-    mask = np.zeros((len(chunk), width, *_inner_shape(model, site)), dtype=bool)
-    for column, (node, positions) in enumerate(places):
-        if node.site != site and node.site not in wholes:
-            continue
-        inner = _inner_index(node) if node.site == site else ()
-        for row, (circuit, prompt) in enumerate(chunk):
-            if kept[circuit, column]:
-                where = slice(None) if positions is None else list(positions[prompt])
-                mask[(row, where, *inner)] = True
-    return torch.from_numpy(mask)
-
-
-def _inner_shape(model: HookedModel, site: Site) -> tuple[int, ...]:
-    """Axes after the position, of size 1 where nothing can be selected."""
+def _inner_shape(model: HookedModel, site: Site, width: int) -> tuple[int, ...]:
+    """Sizes of the site's axes after the position."""
     sizes = model.shape.sizes(site)
-    if site.has_heads:
-        return (sizes["kv_head" if "kv_head" in site.axes else "head"], 1)
-    return (sizes["d"],)
+    units = sizes["d"] or width
+    return (sizes["kv_head" if "kv_head" in site.axes else "head"], units) if site.has_heads else (units,)
 
 
-def _inner_index(node: Node) -> tuple[int | slice, ...]:
-    if node.head is not None:
-        return (node.head,)
-    return () if node.unit is None else (slice(node.unit, node.unit + node.width),)
+def _covered(
+    places: Sequence[_Place], members: Bool[np.ndarray, "row node"], prompts: Sequence[int], shape: tuple[int, ...]
+) -> Bool[np.ndarray, "row pos *inner"]:
+    """What of a site the members cover in each row, a prompt of the task; position on axis 1."""
+    mask = np.zeros(shape, dtype=bool)
+    for place in places:
+        rows = np.flatnonzero(members[:, place.column])
+        if place.positions is None:
+            mask[(rows, slice(None), *place.inner)] = True
+            continue
+        for row in rows:
+            mask[(row, list(place.positions[prompts[row]]), *place.inner)] = True
+    return mask
+
+
+def _outside(model: HookedModel, task: Task, coverage: Mapping[Site, Sequence[_Place]]) -> tuple[str, ...]:
+    """Sublayers without a candidate, and sites that all candidates together cover only in part."""
+    kinds = [kind for kind in SUBLAYERS if kind not in model.unavailable]
+    untouched = [
+        str(site)
+        for site in (model.sites(*kinds) if kinds else [])
+        if not any(Site(kind, site.layer) in coverage for kind in SUBLAYERS[site.kind])
+    ]
+    real = task.clean.mask.cpu().numpy()
+    everyone = np.ones((len(task), 1 + max(place.column for places in coverage.values() for place in places)), bool)
+    partly = []
+    for site, places in coverage.items():
+        shape = (*real.shape, *_inner_shape(model, site, real.shape[1]))
+        if not _covered(places, everyone, range(len(task)), shape)[real].all():
+            partly.append(f"{site} in part")
+    return (*untouched, *partly)

@@ -11,13 +11,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import MetricError
-from interp.metrics import Answers, Metric
+from interp.errors import OptionError, TaskError
+from interp.metrics import Answers, Metric, metric
 from interp.models.base import HookedModel, Run
 from interp.site import Site
-from interp.tokens import Prompts
+from interp.tasks.base import Task
+from interp.tokens import tokenizer_fingerprint
 
 FINAL = Site("resid_final")
+MOST_LOGITS = 2**25
+"""Logits in memory at once, 128 MiB in float32, for metrics that read the whole vocabulary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +69,18 @@ class Scorer:
         if first and before is not None:
             earlier = before.to(resid.device)[prompts[:, None], wanted]
             at = torch.where((wanted < first)[..., None], earlier, at)
-        return torch.stack(self._values(at, answers, prompts))
+        size = self._rows_at_once(at)
+        parts = [
+            torch.stack(self._values(at[i : i + size], answers[i : i + size], prompts[i : i + size]))
+            for i in range(0, len(at), size)
+        ]
+        return torch.cat(parts, 1)
+
+    def _rows_at_once(self, at: Tensor) -> int:
+        """Rows whose logits fit `MOST_LOGITS`; all of them where only the answers' own columns are computed."""
+        if all(m.local for m in self.metrics):
+            return max(len(at), 1)
+        return max(MOST_LOGITS // (at.shape[1] * self.model.shape.d_vocab), 1)
 
     def _values(self, at: Tensor, answers: Answers, prompts: Tensor) -> list[Tensor]:
         if all(m.local for m in self.metrics):
@@ -83,12 +97,35 @@ class Scorer:
 
 
 def clean_reference(
-    model: HookedModel, metrics: Sequence[Metric], clean: Prompts, answers: Answers
+    model: HookedModel, metrics: Sequence[Metric], task: Task
 ) -> Float[Tensor, "prompt target d_vocab"] | None:
     """The clean prompts' logits at the targets, when one of the metrics needs them."""
     if not any(m.needs_reference for m in metrics):
         return None
-    logits = model.run(clean, logits=answers.positions).logits
-    if logits is None:
-        raise MetricError("the clean run gave no logits; a metric needs them as its reference.")
-    return logits
+    return model.run(task.clean, logits=task.answers.positions).logits
+
+
+def checked_metrics(
+    model: HookedModel, task: Task, given: str | Metric | Sequence[str | Metric] = ()
+) -> tuple[Metric, ...]:
+    """The metrics to measure, the task's own when none is given, once it is known that they can be; runs nothing.
+
+    Raises:
+        TaskError: the task's ids are those of another tokenizer than the model's.
+        MetricError: an unknown name, wrong answers missing, answers outside the vocabulary.
+        OptionError: two metrics of one name.
+    """
+    own = tokenizer_fingerprint(model.tokenizer)
+    if own and task.tokenizer_fingerprint not in ("", own):
+        raise TaskError(
+            f"task {task.name!r} was built with another tokenizer (fingerprint {task.tokenizer_fingerprint}) than that "
+            f"of {model.identity.name} ({own}); build it with this model's own."
+        )
+    chosen = tuple(map(metric, [given] if isinstance(given, str | Metric) else given)) or (task.metric,)
+    names = [one.name for one in chosen]
+    if len(set(names)) < len(names):
+        raise OptionError(f"metrics {names} are given more than once; their columns would clash.")
+    blank = torch.zeros(()).expand(*task.answers.positions.shape, model.shape.d_vocab)
+    for one in chosen:
+        one._check(blank, task.answers, blank)
+    return chosen

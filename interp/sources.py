@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import OptionError, TaskError
+from interp.errors import OptionError, TaskError, check_choice
 from interp.intervention import mean_of
 from interp.models.base import HookedModel
 from interp.site import Site
@@ -46,6 +46,8 @@ class GaussianNoise:
             raise TaskError(f"noise on role {self.role!r}: task {task.name!r} has {', '.join(task.roles)}.")
         if self.scale < 0 or self.draws < 1:
             raise OptionError(f"noise scale={self.scale}, draws={self.draws}; allowed: scale from 0, draws from 1.")
+        if not any(map(len, task.roles[self.role])):
+            raise TaskError(f"noise on role {self.role!r}: it has no token in any prompt; choose another role.")
         mask = torch.zeros(task.clean.ids.shape, dtype=torch.bool)
         for row, positions in enumerate(task.roles[self.role]):
             mask[row, list(positions)] = True
@@ -59,15 +61,16 @@ class GaussianNoise:
 def embedding_deviation(model: HookedModel, prompts: Prompts, mask: Tensor) -> float:
     """Standard deviation of the token embeddings at the masked tokens, in the units of the site `embed`.
 
-    Families scale embeddings before block 0, and some add learned positions; the scale is the least-squares fit of
-    `embed` to the bare token embeddings, which positions, being unrelated to them, do not disturb.
+    Families scale embeddings before block 0, and some add learned positions. The scale is read off prompts of one
+    token each, at whose common position nothing but the token differs.
     """
+    tokens = torch.cat([prompts.ids[prompts.mask], prompts.ids.new_tensor([0, 1])]).unique()[:, None]
+    embedded = model.run(tokens, record=["embed"], logits="none")["embed"].float().cpu()
     with torch.no_grad():
-        bare = model.module("embed")(prompts.ids.to(model.device)).float().cpu()
-    embedded = model.run(prompts, record=["embed"], logits="none")["embed"].float().cpu()
-    real = prompts.mask.cpu()
-    factor = (bare[real] * embedded[real]).sum() / (bare[real] ** 2).sum()
-    return float(bare[mask].std() * factor.abs())
+        bare = model.module("embed")(tokens.to(model.device)).float().cpu()
+        key = model.module("embed")(prompts.ids[mask].to(model.device)).float().cpu()
+    scale = (embedded - embedded.mean(0)).norm() / (bare - bare.mean(0)).norm()
+    return float(scale * key.std())
 
 
 def ablation_source(model: HookedModel, task: Task, ablation: str, sites: Sequence[Site], seed: int = 0) -> Source:
@@ -79,33 +82,25 @@ def ablation_source(model: HookedModel, task: Task, ablation: str, sites: Sequen
     Raises:
         TaskError: no corrupted prompts for ``"counterfactual"``; a prompt without a donor of its length for
             ``"resample"``.
-        OptionError: a mean of attention patterns.
+        OptionError: an unknown ablation, a mean of attention patterns.
     """
+    check_choice("ablation", ablation, ABLATIONS)
     if ablation == "counterfactual":
         return Source(task.require_corrupted())
     if ablation == "resample":
         return Source(task.clean[donors(task.clean, seed)])
-    widths = {"src": int(task.clean.lengths.max())}
     if ablation == "zero":
-        return Source(values={s: torch.zeros(1, 1, *_inner(model, s, widths)) for s in sites})
+        return Source(values={s: torch.zeros([1] * len(s.axes)) for s in sites})
     if any(s.kind == "pattern" for s in sites):
         raise OptionError(f"ablation {ablation!r} at 'pattern': positions differ in length, so no mean; use 'zero'.")
     run = model.run(task.clean, record=sites, logits="none")
     means = {s: mean_of(run, s, by_position=True) for s in sites}
     if ablation == "mean":
         skip = int(model.has_sink)
-        for site in sites:
-            overall = mean_of(run, site, by_position=False, skip=skip).expand_as(means[site][:, skip:])
-            means[site] = torch.cat([means[site][:, :skip], overall], 1)
+        for site, at in means.items():
+            overall = mean_of(run, site, by_position=False, skip=skip).expand_as(at[:, skip:])
+            means[site] = torch.cat([at[:, :skip], overall], 1)
     return Source(values=means)
-
-
-def _inner(model: HookedModel, site: Site, widths: dict[str, int]) -> list[int]:
-    sizes = model.shape.sizes(site)
-    if site.kind == "pattern":
-        return [1, 1]
-    heads = [sizes["kv_head" if "kv_head" in site.axes else "head"]] if site.has_heads else []
-    return [*heads, sizes["d"]]
 
 
 def donors(prompts: Prompts, seed: int) -> list[int]:

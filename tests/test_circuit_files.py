@@ -229,7 +229,8 @@ def test_the_json_is_for_people_too(tmp_path):
 
 
 def test_reading_needs_no_torch(tmp_path):
-    code = f"import sys; from interp.circuit_files import load_circuit; load_circuit({str(EXAMPLE)!r}); print('torch' in sys.modules)"
+    code = f"import sys; from interp.circuit_files import load_circuit; load_circuit({str(EXAMPLE)!r}); "
+    code += "print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 

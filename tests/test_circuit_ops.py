@@ -27,7 +27,7 @@ def heads(values: list[float], header: ScoreHeader = EFFECT) -> Circuit:
 def random_heads(seed: int, n_layers: int = 2, n_heads: int = 2, missing: float = 0.3) -> Circuit:
     """A head graph with readers and structure, a random part of its edges, and scores with ties and NaN."""
     rng = np.random.default_rng(seed)
-    names, edges = ["input"], {}
+    names, edges = ["input", "logits"], {}
     sources = ["input"]
     for layer in range(n_layers):
         written = []

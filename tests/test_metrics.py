@@ -15,6 +15,7 @@ from interp.metrics import (
     METRICS,
     Accuracy,
     Answers,
+    Logit,
     LogitDiff,
     LogitDirection,
     LogProb,
@@ -62,6 +63,11 @@ ONE = answers([[[2, 1]]], [[[0, 3]]])
 
 def test_logit_diff_is_mean_correct_minus_mean_wrong() -> None:
     assert LogitDiff()(LOGITS, ONE).tolist() == [3.0 - 0.0]
+
+
+def test_logit_is_the_mean_correct_logit_alone() -> None:
+    assert Logit()(LOGITS, ONE).tolist() == [3.0]
+    assert Logit()(LOGITS, answers([[[2]]], [[[]]])).tolist() == [4.0]
 
 
 def test_logit_diff_against_max_takes_the_largest_wrong_logit() -> None:

@@ -14,10 +14,11 @@ import transformers as tr
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from interp.metrics import Answers
+from interp.metrics import Answers, metric
 from interp.models.base import Shape
 from interp.models.families import Point, SiteMap
 from interp.models.hf import HookedHF
+from interp.tasks.base import Task
 from interp.tokens import Prompts, from_ids
 
 VOCAB = 97
@@ -307,6 +308,15 @@ def answers(prompts: Prompts | None = None) -> Answers:
     return Answers(prompts.last[:, None], 10 + rows, 20 + rows)
 
 
+def task(**changes: Any) -> Task:
+    """The ragged prompts with their counterparts and answers; `changes` replace parts."""
+    roles = {
+        "changed": ((2,), (3, 5), (2,)), "end": ((5,), (8,), (6,)), "late": ((), (7, 8), ()), "nowhere": ((), (), ()),
+    }  # fmt: skip
+    parts = {"clean": clean(), "corrupted": corrupted(), "answers": answers(), "roles": roles}
+    return Task(**{"name": "tiny", "metric": metric("logit_diff"), **parts, **changes})
+
+
 # --- a tokenizer ---
 
 _WORDS = "<pad> <s> </s> [UNK] when mary gave john par ##is the to a book and , user assistant : hi".split()
@@ -329,3 +339,26 @@ def TK(*, auto_bos: bool = False, side: str = "right", pad: str = "<pad>") -> An
         "{% if add_generation_prompt %} assistant :{% endif %}"
     )
     return made
+
+
+# --- what a call must leave as it was ---
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    """Everything of a model that a caller could notice: hooks, modes, flags, weights, attention, and global randomness."""
+    config = getattr(model, "config", None)
+    return {
+        "hooks": {
+            (name, kind): list(hooks)
+            for name, module in model.named_modules()
+            for kind, hooks in vars(module).items()
+            if kind.startswith("_") and "hook" in kind and isinstance(hooks, dict) and hooks
+        },
+        "forward": {name: vars(m).get("forward") for name, m in model.named_modules() if "forward" in vars(m)},
+        "training": [m.training for m in model.modules()],
+        "flags": [p.requires_grad for p in model.parameters()],
+        "grads": [None if p.grad is None else p.grad.clone().tolist() for p in model.parameters()],
+        "weights": [(p.data_ptr(), p._version) for p in model.parameters()],
+        "attention": getattr(config, "_attn_implementation", None),
+        "random": torch.get_rng_state().tolist(),
+    }

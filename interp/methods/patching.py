@@ -13,7 +13,8 @@ tracing, Meng et al. 2022 (2202.05262).
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
@@ -27,21 +28,21 @@ from interp.circuit import BASES, Attribute, Circuit, NamedTensor, Score, ScoreH
 from interp.errors import InterpWarning, OptionError, check_choice
 from interp.intervention import Add
 from interp.metrics import Metric
-from interp.metrics import metric as metric_named
 from interp.models.base import HookedModel
 from interp.nodes import Nodes
 from interp.provenance import Provenance
-from interp.recovery import bootstrap, recovery
-from interp.scoring import FINAL, Scorer, clean_reference
+from interp.recovery import SMALLEST_GAP, bootstrap, recovery
+from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
 from interp.site import Site
 from interp.sources import ABLATIONS, GaussianNoise, ablation_source
-from interp.sweep import REASONS, Cell, Plan, Source, Sweep, sweep
+from interp.sweep import REASONS, Cell, Source, Sweep, sweep
 from interp.tasks.base import Task
 from interp.tokens import Prompts, tokenizer_fingerprint
 
 log = logging.getLogger(__name__)
 
 Direction = Literal["denoising", "noising"]
+_Run = tuple[Prompts, Source, Tensor | None]  # base prompts, where values come from, noise on the base's embeddings
 
 SMALLEST_HEADROOM = 1.5
 """Headroom P_corrupted / (2 SD - mean) below which a probability cannot show harmful components (Zhang & Nanda)."""
@@ -68,6 +69,9 @@ class Engine:
     skip_zeros: bool = True
     progress: bool = True
 
+    def __post_init__(self) -> None:
+        check_choice("engine", self.kind, ("auto", "wave", "plain"))
+
 
 @dataclass(frozen=True, eq=False)
 class _Setting:
@@ -83,16 +87,20 @@ class _Setting:
     @property
     def has_counterpart(self) -> bool:
         """Whether a corrupted run exists."""
-        return isinstance(self.ablation, GaussianNoise) or self.ablation == "counterfactual"
+        return self.ablation_name in ("noise", "counterfactual")
+
+    @property
+    def ablation_name(self) -> str:
+        return self.ablation if isinstance(self.ablation, str) else "noise"
 
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """Signed scores of the cells [metric, cell, prompt], why cells were not run [cell, prompt], and the cost."""
+    """Signed scores of the cells [metric, cell, prompt], why cells were not run [cell, prompt], and the forwards."""
 
     scores: np.ndarray
     reasons: np.ndarray
-    plan: Plan
+    cost: float
 
 
 def patch(
@@ -103,7 +111,7 @@ def patch(
     positions: Positions = "all",
     direction: Direction | Literal["both"] = "both",
     ablation: str | GaussianNoise = "counterfactual",
-    metrics: Sequence[str | Metric] = (),
+    metrics: str | Metric | Sequence[str | Metric] = (),
     window: int = 1,
     seed: int = 0,
     engine: Engine | None = None,
@@ -133,34 +141,34 @@ def patch(
     Raises:
         OptionError, TaskError, SiteError, MetricError: before anything runs.
     """
-    setting = _Setting(model, task, _metrics(task, metrics), ablation, seed, engine or Engine())
+    setting = _Setting(model, task, checked_metrics(model, task, metrics), ablation, seed, engine or Engine())
     ways = _directions(direction, setting)
-    if window < 1:
-        raise OptionError(f"window={window}; allowed: 1 (single layers) and more.")
-    chosen = nodes if isinstance(nodes, Nodes) else candidates(model, task, nodes, positions=positions)
-    check_nodes(model, task, chosen)
+    chosen = _chosen(setting, nodes, positions)
     cells = [cell_of(node, task) for node in chosen]
     if window > 1:
         cells += window_cells(chosen, task, window, model.shape.n_layers)
-    ends = _ends(setting)
+    elif window < 1:
+        raise OptionError(f"window={window}; allowed: 1 (single layers) and more.")
+    draws = ablation.sample(model, task) if isinstance(ablation, GaussianNoise) else []
+    runs = {way: _runs(setting, cells, way, draws) for way in ways}
+    scorer = Scorer(model, setting.metrics, task.answers, clean_reference(model, setting.metrics, task))
+    measured = {way: _measure(setting, scorer, cells, runs[way], way) for way in ways}
+    ends = _ends(setting, scorer, draws)
     parts = _Parts({}, {}, {}, [])
-    cost = 0.0
-    for way in ways:
-        found = _measure(setting, cells, way)
-        cost += found.plan.forwards
+    for way, found in measured.items():
         for number in range(len(setting.metrics)):
             _add(parts, setting, chosen, found, way, number, ends, window)
             parts.notes.extend(_cautions(setting, found, way, number, ends, len(chosen)))
-    tensors = {
-        f"{end}.{one.name}": NamedTensor(values[number].numpy(), ("prompt",))
-        for end, values in ends.items()
-        for number, one in enumerate(setting.metrics)
-    }
-    for note in parts.notes:
+    for end, values in ends.items():
+        for one, per_prompt in zip(setting.metrics, values, strict=True):
+            parts.tensors[f"{end}.{one.name}"] = NamedTensor(per_prompt.numpy(), ("prompt",))
+    notes = list(dict.fromkeys(parts.notes))
+    for note in notes:
         warnings.warn(note, InterpWarning, stacklevel=2)
+    cost = sum(found.cost for found in measured.values())
     return Circuit(
-        chosen, scores=parts.scores, attributes=parts.attributes, tensors={**parts.tensors, **tensors},
-        provenance=_provenance(setting, ways, window, parts.notes, cost),
+        chosen, scores=parts.scores, attributes=parts.attributes, tensors=parts.tensors,
+        provenance=_provenance(setting, ways, window, notes, cost),
     )  # fmt: skip
 
 
@@ -173,12 +181,15 @@ class _Parts(NamedTuple):
     notes: list[str]
 
 
-def _metrics(task: Task, given: Sequence[str | Metric]) -> tuple[Metric, ...]:
-    found = tuple(metric_named(m) for m in given) or (task.metric,)
-    names = [m.name for m in found]
-    if len(set(names)) < len(names):
-        raise OptionError(f"metrics {names} are given more than once; their columns would clash.")
-    return found
+def _chosen(setting: _Setting, nodes: str | Sequence[str] | Nodes, positions: Positions) -> Nodes:
+    """The candidates, once each is known to exist."""
+    model, task = setting.model, setting.task
+    if not isinstance(nodes, Nodes):
+        nodes = candidates(model, task, nodes, positions=positions)
+    elif positions != "all":
+        raise OptionError(f"positions={positions!r} beside ready nodes; give it to candidates() when making them.")
+    check_nodes(model, task, nodes)
+    return nodes
 
 
 def _directions(direction: str, setting: _Setting) -> tuple[Direction, ...]:
@@ -194,40 +205,47 @@ def _directions(direction: str, setting: _Setting) -> tuple[Direction, ...]:
     return ("noising",)
 
 
-def _scorer(setting: _Setting) -> Scorer:
-    reference = clean_reference(setting.model, setting.metrics, setting.task.clean, setting.task.answers)
-    return Scorer(setting.model, setting.metrics, setting.task.answers, reference)
-
-
-def _ends(setting: _Setting) -> dict[str, Float[Tensor, "metric prompt"]]:
+def _ends(setting: _Setting, scorer: Scorer, draws: Sequence[Tensor]) -> dict[str, Float[Tensor, "metric prompt"]]:
     """The metrics of the clean run and, where there is one, of the corrupted run (averaged over draws of noise)."""
-    model, task, scorer = setting.model, setting.task, _scorer(setting)
+    task = setting.task
 
-    def measured(prompts: Prompts, noise: Tensor | None = None) -> Tensor:
-        added = [] if noise is None else [Add(Site("embed"), noise)]
+    def measured(prompts: Prompts, noise: Sequence[Tensor] = ()) -> Tensor:
+        added = [Add(Site("embed"), one) for one in noise]
         with torch.no_grad():
-            return scorer.of_run(model.run(prompts, added, [FINAL], logits="none")).cpu().double()
+            return scorer.of_run(setting.model.run(prompts, added, [FINAL], logits="none")).cpu().double()
 
     ends = {"clean": measured(task.clean)}
-    if isinstance(setting.ablation, GaussianNoise):
-        drawn = [measured(task.clean, noise) for noise in setting.ablation.sample(model, task)]
-        ends["corrupted"] = torch.stack(drawn).mean(0)
+    if draws:
+        ends["corrupted"] = torch.stack([measured(task.clean, [noise]) for noise in draws]).mean(0)
     elif setting.has_counterpart:
         ends["corrupted"] = measured(task.require_corrupted())
     return ends
 
 
-def _measure(setting: _Setting, cells: Sequence[Cell], way: Direction) -> _Measured:
-    """Signed scores of the cells in one direction, averaged over draws of noise."""
-    model, engine = setting.model, setting.engine
-    scorer = _scorer(setting)
+def _runs(setting: _Setting, cells: Sequence[Cell], way: Direction, draws: Sequence[Tensor]) -> list[_Run]:
+    """What to sweep: once, or once a draw of noise."""
+    model, task = setting.model, setting.task
+    if draws and way == "denoising":
+        return [(task.clean, Source(task.clean), noise) for noise in draws]
+    if draws:
+        return [(task.clean, Source(task.clean, noise), None) for noise in draws]
+    if way == "denoising":
+        return [(task.require_corrupted(), Source(task.clean), None)]
     sites = sorted({part.site for cell in cells for part in cell}, key=lambda s: s.order)
+    return [(task.clean, ablation_source(model, task, setting.ablation_name, sites, setting.seed), None)]
+
+
+def _measure(
+    setting: _Setting, scorer: Scorer, cells: Sequence[Cell], runs: Sequence[_Run], way: Direction
+) -> _Measured:
+    """Signed scores of the cells in one direction, averaged over draws of noise."""
+    engine = setting.engine
     found: list[Sweep] = []
-    for base, source, noise in _runs(setting, sites, way):
+    for base, source, noise in runs:
         found.append(
             sweep(
-                model, base, source, cells, scorer, noise=noise, engine=engine.kind, skip_zeros=engine.skip_zeros,
-                memory=engine.memory, chunk_tokens=engine.chunk_tokens, progress=engine.progress,
+                setting.model, base, source, cells, scorer, noise=noise, engine=engine.kind, memory=engine.memory,
+                skip_zeros=engine.skip_zeros, chunk_tokens=engine.chunk_tokens, progress=engine.progress,
             )
         )  # fmt: skip
         log.info("%s: %s", way, found[-1].plan)
@@ -235,20 +253,7 @@ def _measure(setting: _Setting, cells: Sequence[Cell], way: Direction) -> _Measu
     # A cell counts as not run only when no draw ran it.
     drawn = np.stack([one.reasons.numpy() for one in found])
     reasons = np.where((drawn == 0).any(0), 0, drawn[0])
-    return _Measured(signed_score(effects, way) + 0.0, reasons, found[0].plan)
-
-
-def _runs(setting: _Setting, sites: Sequence[Site], way: Direction) -> Iterator[tuple[Prompts, Source, Tensor | None]]:
-    """Base prompts, source, and noise on the base: once, or once a draw."""
-    task = setting.task
-    if isinstance(setting.ablation, GaussianNoise):
-        for noise in setting.ablation.sample(setting.model, task):
-            denoising = way == "denoising"
-            yield task.clean, Source(task.clean, None if denoising else noise), noise if denoising else None
-    elif way == "denoising":
-        yield task.require_corrupted(), Source(task.clean), None
-    else:
-        yield task.clean, ablation_source(setting.model, task, setting.ablation, sites, setting.seed), None
+    return _Measured(signed_score(effects, way) + 0.0, reasons, sum(one.plan.forwards for one in found))
 
 
 def _add(
@@ -265,37 +270,46 @@ def _add(
     one = setting.metrics[number]
     name = f"{one.name}.{way}"
     scores = found.scores[number][-len(nodes) :]
-    reasons = found.reasons[-len(nodes) :]
-    present = ~np.isnan(scores)
-    count = present.sum(1)
-    mean = np.where(count > 0, np.where(present, scores, 0.0).sum(1) / np.maximum(count, 1), np.nan)
-    ablation = setting.ablation if isinstance(setting.ablation, str) else "noise"
     header = ScoreHeader(
-        "nodes", "effect", True, way, BASES[way], ablation, "mean", UNITS.get(one.name), "patch", one.name
+        "nodes", "effect", True, way, BASES[way], setting.ablation_name, "mean", UNITS.get(one.name), "patch", one.name
     )
-    parts.scores[name] = Score(header, mean)
+    parts.scores[name] = Score(header, _mean(scores))
+    parts.tensors[name] = NamedTensor(scores, ("node", "prompt"))
     gap = (ends["clean"] - ends["corrupted"])[number] if "corrupted" in ends else None
-    low, high, share = _over_prompts(scores, gap, setting.seed)
+    low, high, share, undefined = _over_prompts(scores, gap, setting.seed)
     extra: dict[str, tuple[np.ndarray, str]] = {
         "low": (low, "lower bound of the score's 95 % bootstrap interval over prompts"),
         "high": (high, "upper bound of that interval"),
-        "n": (count, "prompts that have the node's position"),
-        "reason": (_reasons(reasons), "why the node was run on no prompt"),
+        "n": ((~np.isnan(scores)).sum(1), "prompts that have the node's position"),
+        "reason": (_reasons(found.reasons[-len(nodes) :]), "why the node was run on no prompt"),
     }
     if gap is not None:
         extra["normalised"] = (share, "score / (clean - corrupted), ratio of means; 1 is the whole gap")
+        parts.notes.extend(f"{name}.normalised is undefined for {n} nodes: {why}." for why, n in undefined.items())
     if window > 1:
-        singles = np.nanmean(found.scores[number][: len(nodes)], axis=1)
+        singles = _mean(found.scores[number][: len(nodes)])
         summed = window_sums(nodes, singles, window, setting.model.shape.n_layers)
         extra["sum_of_singles"] = (summed, f"sum of the single-layer scores over the window of {window} layers")
     for key, (values, meaning) in extra.items():
         parts.attributes[f"{name}.{key}"] = Attribute("nodes", values, meaning)
-    parts.tensors[name] = NamedTensor(scores, ("node", "prompt"))
 
 
-def _over_prompts(scores: np.ndarray, gap: Tensor | None, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bootstrap bounds and share of the gap of each node, over the prompts that have it (NaN elsewhere)."""
+def _mean(scores: Float[np.ndarray, "node prompt"]) -> Float[np.ndarray, " node"]:
+    """Mean over the prompts that have the node; NaN where none has."""
+    count = (~np.isnan(scores)).sum(-1)
+    return np.where(count > 0, np.nansum(scores, -1) / np.maximum(count, 1), np.nan)
+
+
+def _over_prompts(
+    scores: np.ndarray, gap: Tensor | None, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Counter[str]]:
+    """Bootstrap bounds and share of the gap of each node, over the prompts that have it (NaN elsewhere).
+
+    Returns:
+        low, high, share; and for how many nodes the share is undefined, by reason.
+    """
     low, high, share = (np.full(len(scores), np.nan) for _ in range(3))
+    undefined: Counter[str] = Counter()
     masks, which = np.unique(~np.isnan(scores), axis=0, return_inverse=True)
     for number, mask in enumerate(masks):
         rows = np.flatnonzero(which.ravel() == number)
@@ -304,8 +318,10 @@ def _over_prompts(scores: np.ndarray, gap: Tensor | None, seed: int) -> tuple[np
         values = torch.from_numpy(scores[rows][:, mask])
         low[rows], high[rows] = (bound.numpy() for bound in bootstrap(values, seed=seed))
         if gap is not None:
-            share[rows] = recovery(values, gap[torch.from_numpy(mask)], torch.zeros(int(mask.sum()))).value.numpy()
-    return low, high, share
+            shares = recovery(values, gap[torch.from_numpy(mask)], torch.zeros(int(mask.sum())))
+            share[rows] = shares.value.numpy()
+            undefined.update({shares.reason: len(rows)} if shares.reason else {})
+    return low, high, share, undefined
 
 
 def _reasons(reasons: np.ndarray) -> np.ndarray:
@@ -323,25 +339,33 @@ def _cautions(
     one, notes = setting.metrics[number], []
     if one.discrete:
         notes.append(f"{one.name} moves in steps, so small effects do not show; measure logit_diff beside it.")
-    scores = np.nanmean(found.scores[number][-n_nodes:], axis=1) if n_nodes else np.zeros(0)
+    scores = _mean(found.scores[number][-n_nodes:])
     if one.name == "prob" and way == "denoising":
-        floor, mean, deviation = float(ends["corrupted"][number].mean()), scores.mean(), scores.std()
-        room = 2 * deviation - mean
-        if room > 0 and floor / room < SMALLEST_HEADROOM:
-            notes.append(
-                f"the corrupted run's probability is {floor:.2g}, so no effect can be below -{floor:.2g}, while "
-                f"effects spread by {deviation:.2g}: components that hurt the behaviour cannot show; use logit_diff."
-            )
+        notes += _floor(scores, float(ends["corrupted"][number].mean()))
     names = [m.name for m in setting.metrics]
     if one.name == "logit_diff" and way == "denoising" and "logit" in names:
-        notes += _damage(scores, np.nanmean(found.scores[names.index("logit")][-n_nodes:], axis=1))
+        notes += _damage(scores, _mean(found.scores[names.index("logit")][-n_nodes:]))
     return notes
+
+
+def _floor(scores: np.ndarray, floor: float) -> list[str]:
+    """A probability cannot fall below 0, so where the corrupted run's is small no harmful effect can show."""
+    known = scores[~np.isnan(scores)]
+    if not known.size:
+        return []
+    room = 2 * known.std() - known.mean()
+    if room <= 0 or floor / room >= SMALLEST_HEADROOM:
+        return []
+    return [
+        f"the corrupted run's probability is {floor:.2g}, so no effect can be below -{floor:.2g}, while effects "
+        f"spread by {known.std():.2g}: components that hurt the behaviour cannot show; use logit_diff."
+    ]
 
 
 def _damage(differences: np.ndarray, logits: np.ndarray) -> list[str]:
     """A logit difference that recovers while the answer's own logit falls may be mere damage to the wrong answer."""
     top = np.argsort(-differences)[:10]
-    fooled = [int(i) for i in top if differences[i] > 0 and logits[i] < 0]
+    fooled = [int(i) for i in top if differences[i] > SMALLEST_GAP and logits[i] < -SMALLEST_GAP]
     if not fooled:
         return []
     return [
@@ -355,6 +379,7 @@ def _provenance(
 ) -> Provenance:
     model, task = setting.model, setting.task
     noise = asdict(setting.ablation) if isinstance(setting.ablation, GaussianNoise) else None
+    mean = {"reference": "the task's clean prompts", "sink_apart": model.has_sink}
     return Provenance(
         model=model.identity.name,
         revision=model.identity.revision or None,
@@ -366,10 +391,11 @@ def _provenance(
         corrupted_token_ids=() if task.corrupted is None else tuple(map(tuple, task.corrupted.rows())),
         metric=setting.metrics[0].name,
         direction=ways[0] if len(ways) == 1 else None,
-        ablation="noise" if noise else str(setting.ablation),
+        ablation=setting.ablation_name,
         method="patch",
         parameters={
-            "metrics": [m.name for m in setting.metrics], "directions": ways, "window": window, "noise": noise,
+            "metrics": [repr(m) for m in setting.metrics], "directions": ways, "window": window, "noise": noise,
+            "mean": mean if setting.ablation_name.startswith("mean") else None,
             "engine": asdict(setting.engine), "family": model.family, "warnings": notes,
         },
         seed=setting.seed,

@@ -394,6 +394,8 @@ class HookedModel(ABC):
                 )
             self.check_site(one.site)
             faults += one.faults(self.shape.sizes(one.site), lengths)
+            if generating:
+                faults += one.generation_faults()
             if one.pos == "new tokens" and not generating:
                 faults.append(f"{one}: there are no new tokens in run(); use generate()")
         if faults:
@@ -462,8 +464,9 @@ def _record_piece(pieces: list[Tensor], x: Tensor, layout: Layout) -> None:
 
 
 def _watch(site: Site, watched: dict[Site, Tensor], x: Tensor, layout: Layout) -> Tensor:
-    watched[site] = x
-    return x
+    # A copy no other part of the model reads (some hand one tensor to two sublayers) or writes into.
+    watched[site] = x.clone()
+    return watched[site].clone()
 
 
 def _as_leaf(x: Tensor, layout: Layout) -> Tensor:

@@ -171,7 +171,7 @@ def _locate(source: str | Path, revision: str | None, trust_remote_code: bool) -
 def _snapshot(hub_id: str, revision: str | None, patterns: list[str]) -> Path:
     """Folder of the hub's files that match; its name is the commit."""
     offline = huggingface_hub.constants.HF_HUB_OFFLINE  # some releases ask the hub all the same when given a commit
-    options = {"allow_patterns": patterns, "ignore_patterns": ["*/*"], "local_files_only": offline}
+    options: dict[str, Any] = {"allow_patterns": patterns, "ignore_patterns": ["*/*"], "local_files_only": offline}
     try:
         with _bars_on_a_terminal_only():
             folder = huggingface_hub.snapshot_download(hub_id, revision=revision, **options)

@@ -11,15 +11,13 @@ from interp.errors import check_choice
 from interp.tasks.base import Task
 from interp.tasks.build import make_task
 from interp.tasks.pair import MultiToken, Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, slots_of
+from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, in_use
 from interp.toy import prompts, words
 
 Construction = Literal["simple", "across_pp", "within_rc", "across_rc"]
 Forms = tuple[str, str]  # singular, plural
 
-_PEOPLE = (
-    "author chef doctor driver farmer guard lawyer officer painter pilot player singer teacher worker writer girl"
-)
+_PEOPLE = "author chef doctor driver farmer guard lawyer officer painter pilot player singer teacher worker writer girl"
 _THINGS = "car book desk door house table tree truck window key road picture"
 STANDARD = Lexicon(
     "standard",
@@ -85,15 +83,14 @@ def agreement(
     check_choice("construction", construction, get_args(Construction))
     lexicon = choose(tokenizer, style, lists, STANDARD, TOY)
     templates, people = lexicon[construction], lexicon["people"]
-    slots: dict[str, Any] = {
+    others = {
         "attractor": [*people, *lexicon["things"]] if construction == "across_pp" else people,
         "adjective": lexicon["adjectives"],
         "preposition": lexicon["prepositions"],
         "inner": lexicon["inner"],
     }
-    choices = {"template": templates, "subject": people, "is_plural": (False, True)}
+    choices = {"template": templates, "subject": people, "is_plural": (False, True), **in_use(templates, others)}
     choices["verb"] = lexicon["inner" if construction == "within_rc" else "verbs"]
-    choices |= {slot: slots[slot] for slot in slots_of(templates) if slot in slots}
     if "attractor" in choices:
         choices["is_attractor_plural"] = (False, True)
     pairs = draw_pairs(choices, _pair, seed, lexicon.keep)

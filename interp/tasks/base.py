@@ -137,7 +137,8 @@ class Task:
         """Each prompt's values of a group, taken apart at "|"."""
         if key not in self.groups:
             raise TaskError(
-                f"task {self.name!r} has no group {key!r}; allowed: {list(self.groups)}{nearest(key, self.groups)}."
+                f"task {self.name!r} has no group {key!r}; allowed: {list(self.groups)}{nearest(key, self.groups)}; "
+                "with by=() prompts alone are separated."
             )
         return [value.split("|") for value in self.groups[key]]
 

@@ -39,7 +39,7 @@ def make_task(
             wrong answers, else the log-probability.
         multi_token: answers of several tokens are a fault ("error"), scored by their first token ("first"), or in
             full ("sequence": log-probability of the whole, prompts extended by the answer, wrong answers left out).
-            An answer given as a token id is taken as it is.
+            An answer given as a token id is taken as it is; any other read-out is a `LogitDirection` metric.
         on_fault: raise for faulty pairs, or drop them and count them in ``parameters["dropped"]``.
         n: number of prompts wanted; None for all.
         parameters: how the pairs were made, to be kept with the task.
@@ -53,9 +53,7 @@ def make_task(
     check_choice("on_fault", on_fault, ("raise", "drop"))
     measure = None if metric is None else metrics.metric(metric)
     if measure is not None and measure.needs_wrong and multi_token == "sequence":
-        raise OptionError(
-            f"metric {measure.name!r} compares single tokens; with multi_token='sequence' use 'logprob'."
-        )
+        raise OptionError(f"metric {measure.name!r} compares single tokens; with multi_token='sequence' use 'logprob'.")
     needs_wrong = measure is not None and measure.needs_wrong
     rows, faulty, duplicates = _read(pairs, tokenizer, multi_token, needs_wrong=needs_wrong, n=n)
     if faulty and on_fault == "raise":
@@ -94,7 +92,7 @@ def _read(
         else:
             faulty[number] = row
         # With a number to reach, a vocabulary that fits hardly any word must not be searched for ever.
-        if n is not None and (len(rows) == n or len(faulty) > 50 * n + 1000):
+        if n is not None and (len(rows) == n or len(faulty) > 20 * n + 200):
             break
     return rows, faulty, duplicates
 
@@ -121,9 +119,7 @@ def _assemble(
     """Rows side by side: ids padded on the right, absent answers -1, roles and groups by name."""
     keys = rows[0].groups.keys()
     if uneven := [list(row.groups) for row in rows if row.groups.keys() != keys]:
-        raise TaskError(
-            f"task {name!r}: groups {list(keys)} and {uneven[0]} are mixed; give every pair the same ones."
-        )
+        raise TaskError(f"task {name!r}: groups {list(keys)} and {uneven[0]} are mixed; give every pair the same ones.")
     corrupted = [row.corrupted for row in rows if row.corrupted is not None]
     if len(corrupted) not in (0, len(rows)):
         raise TaskError(f"task {name!r}: {len(corrupted)} of {len(rows)} pairs are corrupted; give all or none.")

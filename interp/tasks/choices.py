@@ -12,10 +12,11 @@ from interp.errors import check_choice
 from interp.tasks.base import Task
 from interp.tasks.build import make_task
 from interp.tasks.pair import MultiToken, Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, sample, slots_of
+from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, in_use, sample
 from interp.toy import prompts, words
 
 ORDINALS = ("first", "second", "third", "fourth")
+COLORS = ("color1", "color2", "color3", "color4")
 _COLORS = "red blue black white brown yellow"
 _SHOT = (
     "Q: On the shelf, I see a green hat, a pink vase and a gray shoe. What color is the vase?\nA: Pink\n"
@@ -94,11 +95,10 @@ def coloured_objects(
         TaskError: fewer prompts fit the tokenizer than were asked for.
     """
     lexicon = choose(tokenizer, style, lists, STANDARD, TOY)
-    ordinals = [slot for slot in slots_of(lexicon["templates"]) if slot in ORDINALS]
-    choices = {"template": lexicon["templates"], "place": lexicon["places"]}
-    choices |= dict.fromkeys(ordinals, lexicon["objects"])
-    choices |= {f"color{1 + index}": lexicon["colors"] for index in range(len(ordinals))}
-    choices["asked"] = list(itertools.permutations(range(len(ordinals)), 2))
+    words = dict.fromkeys(ORDINALS, lexicon["objects"]) | dict.fromkeys(COLORS, lexicon["colors"])
+    choices = in_use(lexicon["templates"], {**words, "place": lexicon["places"]})
+    count = sum(ordinal in choices for ordinal in ORDINALS)
+    choices |= {"template": lexicon["templates"], "asked": list(itertools.permutations(range(count), 2))}
     pairs = draw_pairs(choices, _coloured_pair, seed, lexicon.keep)
     record = {"seed": seed, "style": lexicon.style}
     return make_task(
@@ -106,15 +106,15 @@ def coloured_objects(
     )
 
 
-def _coloured_pair(template: str, place: str, asked: tuple[int, int], **drawn: Any) -> Pair | None:
+def _coloured_pair(template: str, asked: tuple[int, int], place: str = "", **drawn: Any) -> Pair | None:
     """The prompt of one draw, or None where an object or a colour was drawn twice, or one asked for is not shown."""
     count = sum(f"{{{ordinal}}}" in template for ordinal in ORDINALS)
     objects = [drawn[ordinal] for ordinal in ORDINALS[:count]]
-    colors = [drawn[f"color{1 + index}"] for index in range(count)]
+    colors = [drawn[color] for color in COLORS[:count]]
     if len(set(objects)) < count or len(set(colors)) < count or max(asked) >= count:
         return None
     query, other = asked
-    slots = dict(zip(ORDINALS, objects, strict=False)) | {f"color{1 + i}": color[0] for i, color in enumerate(colors)}
+    slots = dict(zip(ORDINALS, objects, strict=False)) | dict(zip(COLORS, (color[0] for color in colors), strict=False))
     return filled_pair(
         template,
         {**slots, "place": place, "query": objects[query]},

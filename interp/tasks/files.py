@@ -163,9 +163,7 @@ def _read_rows(table: Sequence[Cells], read: Reader, names: str) -> list[Pair]:
         except (ValueError, TypeError, KeyError) as error:
             faulty.append(f"row {number + 1}: {error}")
     if faulty:
-        raise FileError(
-            f"{names}: {len(faulty)} rows do not follow their format: {'; '.join(faulty[:10])}. Mend them."
-        )
+        raise FileError(f"{names}: {len(faulty)} rows do not follow their format: {'; '.join(faulty[:10])}. Mend them.")
     return pairs
 
 

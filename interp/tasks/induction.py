@@ -7,6 +7,7 @@ prompt the first half is drawn anew, so that there is nothing to copy. Only ids 
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from interp.errors import OptionError
 from interp.metrics import Answers, NegNLL
@@ -29,18 +30,7 @@ def induction(
     Raises:
         OptionError: neither or both sources of ids, no prompts, or a length that does not fit the number of ids.
     """
-    if (tokenizer is None) == (vocab_size is None):
-        raise OptionError("induction draws from a tokenizer's ids or from vocab_size of them; give one of the two.")
-    special = [] if tokenizer is None else tokenizer.all_special_ids
-    pool = torch.tensor([i for i in range(vocab_size or len(tokenizer)) if i not in special])
-    if n < 1 or not 2 <= length <= len(pool) // 2:
-        raise OptionError(
-            f"induction with n={n}, length={length}; n must be at least 1 and length from 2 to {len(pool) // 2}, half "
-            "of the number of ids."
-        )
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.stack([pool[torch.randperm(len(pool), generator=generator)[: 2 * length]] for _ in range(n)])
-    repeated, fresh = drawn[:, :length], drawn[:, length:]
+    repeated, fresh = _draw(tokenizer, vocab_size, n, seed, length)
     added = [] if tokenizer is None else tokenizer("")["input_ids"][:1]
     lead = [i for i in added if i == tokenizer.bos_token_id]
     bos = torch.tensor([lead] * n, dtype=torch.long)
@@ -57,6 +47,22 @@ def induction(
         NegNLL(),
         corrupted,
         roles={role: (tuple(where),) * n for role, where in roles.items()},
-        parameters={"seed": seed, "length": length, "vocab_size": len(pool)},
+        parameters={"seed": seed, "length": length, "vocab_size": vocab_size},
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
     )
+
+
+def _draw(tokenizer: Any, vocab_size: int | None, n: int, seed: int, length: int) -> tuple[Tensor, Tensor]:
+    """Ids to repeat and ids to put in their place, [n, length] each, all different within a row."""
+    if (tokenizer is None) == (vocab_size is None):
+        raise OptionError("induction draws from a tokenizer's ids or from vocab_size of them; give one of the two.")
+    special = [] if tokenizer is None else tokenizer.all_special_ids
+    pool = torch.tensor([i for i in range(vocab_size or len(tokenizer)) if i not in special])
+    if n < 1 or not 2 <= length <= len(pool) // 2:
+        raise OptionError(
+            f"induction with n={n}, length={length}; n must be at least 1 and length from 2 to {len(pool) // 2}, half "
+            "of the number of ids."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.stack([pool[torch.randperm(len(pool), generator=generator)[: 2 * length]] for _ in range(n)])
+    return drawn[:, :length], drawn[:, length:]

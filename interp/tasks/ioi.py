@@ -16,7 +16,7 @@ from interp.errors import check_choice
 from interp.tasks.base import Task
 from interp.tasks.build import make_task
 from interp.tasks.pair import MultiToken, Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair
+from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, in_use
 from interp.toy import prompts, words
 
 Corruption = Literal["s2_swap", "s2_random", "s1_io_swap", "abc"]
@@ -27,6 +27,8 @@ CORRUPTED = {
     "s1_io_swap": {"IO": "S1", "S1": "IO"},
     "abc": {"IO": "fresh1", "S1": "fresh2", "S2": "fresh3"},
 }
+# Slots besides the names, and the lists that fill them.
+OTHERS = {"place": "places", "object": "objects"}
 STANDARD = Lexicon(
     "standard",
     "When they went to the store, he gave a drink to Mary",
@@ -95,7 +97,7 @@ def ioi(
     people = dict.fromkeys(["IO", "S1", *[name for name in CORRUPTED[corruption].values() if "fresh" in name]])
     choices = {"template": lexicon["templates"], "order": ("ABBA", "BABA")}
     choices |= dict.fromkeys(people, lexicon["names"])
-    choices |= {"place": lexicon["places"], "object": lexicon["objects"]}
+    choices |= in_use(lexicon["templates"], {slot: lexicon[name] for slot, name in OTHERS.items()})
     pairs = draw_pairs(choices, partial(_pair, CORRUPTED[corruption]), seed, lexicon.keep)
     record = {"seed": seed, "corruption": corruption, "style": lexicon.style}
     task = make_task("ioi", pairs, tokenizer, n=n, on_fault="drop", multi_token=multi_token, parameters=record)
@@ -103,15 +105,17 @@ def ioi(
     return replace(task, roles={**task.roles, "S1+1": after})
 
 
-def _pair(changes: dict[str, str], template: str, order: str, place: str, object: str, **names: str) -> Pair | None:
+def _pair(changes: dict[str, str], template: str, order: str, **drawn: str) -> Pair | None:
     """The prompt of one draw, or None where a name was drawn twice."""
+    others = {slot: word for slot, word in drawn.items() if slot in OTHERS}
+    names = {slot: word for slot, word in drawn.items() if slot not in OTHERS}
     if len(set(names.values())) < len(names):
         return None
     indirect, subject = names["IO"], names["S1"]
     first, second = ("{IO}", "{S1}") if order == "ABBA" else ("{S1}", "{IO}")
     return filled_pair(
         template.replace("{first}", first).replace("{second}", second),
-        {"IO": indirect, "S1": subject, "S2": subject, "place": place, "object": object},
+        {"IO": indirect, "S1": subject, "S2": subject, **others},
         {slot: names[name] for slot, name in changes.items()},
         " " + indirect,
         " " + subject,

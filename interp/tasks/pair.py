@@ -144,11 +144,12 @@ def encode(tokenizer: Any, prompt: Text, label: str, faults: list[Fault]) -> Enc
 def answer_ids(
     tokenizer: Any, prompt: Encoded, answer: Answer, multi_token: MultiToken, faults: list[Fault]
 ) -> list[int]:
-    """An answer's token ids after `prompt` (its first only, for "first"); what is wrong is added to `faults`."""
+    """An answer's token ids after `prompt`, all or (for "first") one; none where a fault was added to `faults`."""
     if isinstance(answer, int):
-        if not 0 <= answer < len(tokenizer):
-            faults.append(Fault("answers", f"token id {answer} is outside the vocabulary, 0 to {len(tokenizer) - 1}"))
-        return [answer]
+        if 0 <= answer < len(tokenizer):
+            return [answer]
+        faults.append(Fault("answers", f"token id {answer} is outside the vocabulary, 0 to {len(tokenizer) - 1}"))
+        return []
     ids = list(tokenizer(prompt.text + answer, add_special_tokens=not prompt.chat)["input_ids"])
     pieces = ids[len(prompt.ids) :]
     shown = token_strings(tokenizer, pieces)
@@ -161,7 +162,9 @@ def answer_ids(
         faults.append(Fault("unknown words", f"answer {answer!r} is {shown}"))
     elif len(pieces) > 1 and multi_token == "error":
         faults.append(Fault("several tokens", f"answer {answer!r} is {shown}"))
-    return pieces if multi_token == "sequence" else pieces[:1]
+    else:
+        return pieces[:1] if multi_token == "first" else pieces
+    return []
 
 
 def single_ids(tokenizer: Any, context: str, answers: Sequence[str]) -> list[int] | None:

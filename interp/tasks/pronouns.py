@@ -9,7 +9,7 @@ from interp.errors import check_choice
 from interp.tasks.base import Task
 from interp.tasks.build import make_task
 from interp.tasks.pair import MultiToken, Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair
+from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, in_use
 from interp.toy import prompts, words
 
 Who = Literal["name", "noun", "profession"]
@@ -96,8 +96,7 @@ def pronouns(
         "is_female": (True, False),
         "female": lexicon[f"{who}_female"],
         "male": lexicon[f"{who}_male"],
-        "adjective": lexicon["adjectives"],
-        "place": lexicon["places"],
+        **in_use(lexicon[who], {"adjective": lexicon["adjectives"], "place": lexicon["places"]}),
     }
     pairs = draw_pairs(choices, _pair, seed, lexicon.keep)
     record = {"seed": seed, "who": who, "style": lexicon.style}

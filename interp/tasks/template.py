@@ -50,8 +50,11 @@ def choose(tokenizer: Any, style: str, lists: Lists | None, *lexicons: Lexicon) 
         lists: lists to use in place of the lexicon's own of the same names.
 
     Raises:
+        TaskError: no tokenizer.
         OptionError: an unknown style or list.
     """
+    if tokenizer is None:
+        raise TaskError("a task in words needs a tokenizer, got None; pass the model's, or use the task 'induction'.")
     known = {lexicon.style: lexicon for lexicon in lexicons}
     check_choice("style", style, ("auto", *known))
     fitting = [each for each in lexicons if tokenizer.unk_token_id not in tokenizer(each.probe)["input_ids"]]
@@ -74,9 +77,10 @@ def sample(rng: random.Random, what: str, values: Sequence[Any], count: int) -> 
     return rng.sample(distinct, count)
 
 
-def slots_of(templates: Sequence[str]) -> list[str]:
-    """Names of the templates' slots, each once."""
-    return list(dict.fromkeys(slot for template in templates for slot in _SLOT.findall(template)))
+def in_use(templates: Sequence[str], values: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Those of `values` that are named as a slot of some template."""
+    slots = {slot for template in templates for slot in _SLOT.findall(template)}
+    return {slot: each for slot, each in values.items() if slot in slots}
 
 
 def fill(template: str, words: Mapping[str, str]) -> tuple[str, dict[str, list[Span]]]:

@@ -4,7 +4,7 @@ A notebook shows a Figure by itself; `interp.view.save` writes it to a file. Eve
 ``<b>`` appears as it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Shaped
 from interp.errors import OptionError
 from interp.view.style import (
     ABSENT,
+    CHARACTER,
     DIVERGING,
     LINES,
     MARK,
@@ -34,6 +35,7 @@ from interp.view.style import (
 
 GAP = 26  # pixels between small multiples
 WIDEST = 1040  # pixels of a row of small multiples
+BAR = 22.0  # pixels of a bar and the space beside it
 BAR_LABEL = 44  # characters of a label beside a bar
 
 
@@ -60,19 +62,19 @@ class Axes(NamedTuple):
     y_title: str
 
 
-def heatmap(values: Any, x: Sequence[object], y: Sequence[object], **options: Any) -> Figure:
+def heatmap(values: Any, x: Iterable[object], y: Iterable[object], **options: Any) -> Figure:
     """One heat map of `values` [y, x] (an array or tensor). Options as in `heatmaps`.
 
     >>> heatmap([[0.5, -1.0]], ["the", " cat"], [0], title="Effect", x_title="token").layout.title.text
     'Effect'
     """
-    return heatmaps({"": Grid(np.asarray(values, dtype=float))}, x, y, **options)
+    return heatmaps({"": Grid(_array(values))}, x, y, **options)
 
 
 def heatmaps(
     grids: Mapping[str, Grid],
-    x: Sequence[object],
-    y: Sequence[object],
+    x: Iterable[object],
+    y: Iterable[object],
     *,
     title: str = "",
     x_title: str = "",
@@ -93,6 +95,7 @@ def heatmaps(
     Raises:
         OptionError: no grid, or cells that do not fit the labels.
     """
+    x, y = list(x), list(y)
     shape = (len(y), len(x))
     wrong = [f"{name!r} {grid.values.shape}" for name, grid in grids.items() if grid.values.shape != shape]
     if wrong or not grids or 0 in shape:
@@ -111,7 +114,12 @@ def heatmaps(
         traces += _cells(grid, axes, unit, min(cell), {"xaxis": f"x{number}", "yaxis": f"y{number}"})
     under = _legend(grids.values())
     below = label_width(x) * 0.75 if is_tilted(x, cell[0]) else 12
-    margin = {"l": label_width(y) + 44, "r": 110, "t": 50 + 20 * several + 16 * bool(under), "b": below + 40}
+    margin = {
+        "l": label_width(y) + 44,
+        "r": max(90, CHARACTER * len(unit) + 30),
+        "t": 50 + 20 * several + 16 * bool(under),
+        "b": below + 40,
+    }
     layout["coloraxis"] = _colours(grids.values(), signed, limit, unit, size[1])
     width, height = size[0] + margin["l"] + margin["r"], size[1] + margin["t"] + margin["b"]
     return figure_of(
@@ -140,8 +148,9 @@ def _arrange(
             axes.y, cell[1], across=False, domain=[bottom, top], anchor=f"x{number}", showticklabels=leftmost,
             title=axis_title(axes.y_title if leftmost else ""),
         )  # fmt: skip
-        place = {"x": (left + right) / 2, "y": top, "xref": "paper", "yref": "paper", "yanchor": "bottom"}
-        layout["annotations"].append(place | {"text": short(name), "showarrow": False, "font": {"size": 13}})
+        place = {"x": (left + right) / 2, "y": top, "xref": "paper", "yref": "paper"}
+        anchors = {"xanchor": "center", "yanchor": "bottom", "showarrow": False, "font": {"size": 13}}
+        layout["annotations"].append({"text": short(name), **place, **anchors})
     return full
 
 
@@ -157,6 +166,11 @@ def _cells(grid: Grid, axes: Axes, unit: str, size: float, place: dict[str, str]
     return traces
 
 
+def _array(values: Any) -> Float[np.ndarray, "..."]:
+    """Numbers, an array or a tensor of any dtype and device as an array of floats."""
+    return np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, dtype=float)
+
+
 def _cell_size(shape: tuple[int, int], several: bool) -> tuple[float, float]:
     """Width and height of one cell in pixels."""
     room = (240, 330) if several else (760, 600)
@@ -168,7 +182,7 @@ def _colours(grids: Any, signed: bool, limit: float | None, unit: str, height: f
     magnitudes = np.concatenate([np.abs(grid.values[np.isfinite(grid.values)]) for grid in grids])
     top = limit or float(magnitudes.max(initial=0.0)) or 1.0
     scale = DIVERGING if signed else SEQUENTIAL
-    bar = {"title": {"text": escape(unit), "side": "right"}, "thickness": 14, "outlinewidth": 0}
+    bar = {"title": {"text": escape(unit), "side": "top"}, "thickness": 14, "outlinewidth": 0}
     return {
         "colorscale": [[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
         "cmin": -top if signed else 0.0,
@@ -198,7 +212,7 @@ def _number(value: float, unit: str) -> str:
 
 def _legend(grids: Any) -> str:
     """What grey and boxes mean, where there are any."""
-    words = ["grey: no value"] if any(np.isnan(grid.values).any() for grid in grids) else []
+    words = ["grey: no value"] if not all(np.isfinite(grid.values).all() for grid in grids) else []
     words += ["boxed: kept"] if any(grid.marked is not None and grid.marked.any() for grid in grids) else []
     return "; ".join(words)
 
@@ -217,7 +231,7 @@ def attention(pattern: Any, tokens: Sequence[str], *, title: str = "Attention pa
 
 
 def curves(
-    x: Sequence[float],
+    x: Any,
     lines: Mapping[str, Any],
     *,
     bands: Mapping[str, tuple[Any, Any]] | None = None,
@@ -237,48 +251,32 @@ def curves(
     Raises:
         OptionError: lines or bands that do not fit x, or bands without a line.
     """
-    steps = np.asarray(x, dtype=float)
-    drawn = {name: np.asarray(values, dtype=float) for name, values in lines.items()}
-    edges = {name: np.asarray(band, dtype=float) for name, band in (bands or {}).items()}
+    steps = _array(x)
+    drawn = {name: _array(values) for name, values in lines.items()}
+    edges = {name: np.stack([_array(end) for end in band]) for name, band in (bands or {}).items()}
     faults = [f"line {name!r} has shape {v.shape}" for name, v in drawn.items() if v.shape != steps.shape]
     faults += [f"band {name!r} has shape {v.shape}" for name, v in edges.items() if v.shape != (2, len(steps))]
     faults += [f"band {name!r} belongs to no line" for name in edges if name not in drawn]
     if faults:
-        raise OptionError(f"{'; '.join(faults)}; x has {len(x)} values: give one an x, and bands as (low, high).")
+        raise OptionError(f"{'; '.join(faults)}; x has {len(steps)} values: give one an x, and bands as (low, high).")
     traces = []
     for number, (name, values) in enumerate(drawn.items()):
         colour = LINES[number % len(LINES)]
         traces += [_shade(band, colour) | {"legendgroup": name} for band in _unbroken(steps, edges.get(name))]
         line = {"type": "scatter", "mode": "lines+markers", "line": {"color": colour, "width": 2}}
         traces.append(line | {"x": steps, "y": values, "name": escape(name), "legendgroup": name})
-    rules = [
-        {
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": level,
-            "y1": level,
-            "line": {"dash": "dash", "color": TEXT, "width": 1},
-        }
-        for level in (levels or {}).values()
-    ]
-    names = [
-        {
-            "text": escape(name),
-            "xref": "paper",
-            "x": 1,
-            "y": level,
-            "xanchor": "right",
-            "yanchor": "bottom",
-            "showarrow": False,
-        }
-        for name, level in (levels or {}).items()
-    ]
     return figure_of(
-        traces, 760, 440, title, margin={"l": 70, "r": 30, "t": 52, "b": 60}, showlegend=len(drawn) > 1,
-        shapes=rules, annotations=names,
+        traces, 760.0, 440.0, title, margin={"l": 70, "r": 30, "t": 52, "b": 60}, showlegend=len(drawn) > 1,
         xaxis=number_axis(x_title, type="log" if log_x else "linear"), yaxis=number_axis(y_title),
+        shapes=[_level(name, height) for name, height in (levels or {}).items()],
     )  # fmt: skip
+
+
+def _level(name: str, height: float) -> dict[str, Any]:
+    """A dashed line across the figure, with its name at the right end."""
+    line = {"dash": "dash", "color": TEXT, "width": 1}
+    label = {"text": escape(name), "textposition": "end", "yanchor": "bottom", "font": {"color": TEXT}}
+    return {"xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line, "label": label}
 
 
 def _shade(band: tuple[np.ndarray, np.ndarray, np.ndarray], colour: str) -> dict[str, Any]:
@@ -299,7 +297,7 @@ def _unbroken(x: np.ndarray, band: np.ndarray | None) -> list[tuple[np.ndarray, 
 
 
 def bars(
-    labels: Sequence[object],
+    labels: Iterable[object],
     values: Any,
     *,
     low: Any = None,
@@ -316,18 +314,16 @@ def bars(
     Raises:
         OptionError: values or ends that do not fit the labels.
     """
-    columns = [np.asarray(c, dtype=float) for c in (values, low, high) if c is not None]
+    labels = list(labels)
+    columns = [_array(c) for c in (values, low, high) if c is not None]
     if (low is None) != (high is None) or any(c.shape != (len(labels),) for c in columns):
         raise OptionError(
             f"bars of shapes {[c.shape for c in columns]} for {len(labels)} labels; give one value a label, and low "
             "and high together."
         )
-    lengths = columns[0]
-    errors = (
-        {}
-        if low is None
-        else {"array": columns[2] - lengths, "arrayminus": lengths - columns[1], "color": TEXT, "thickness": 1}
-    )
+    lengths, errors = columns[0], {}
+    if low is not None:
+        errors = {"array": columns[2] - lengths, "arrayminus": lengths - columns[1], "color": TEXT, "thickness": 1}
     hover = [f"{escape(visible(n))}<br><b>{_number(v, unit)}</b>" for n, v in zip(labels, lengths, strict=True)]
     bar = {
         "type": "bar", "orientation": "h", "x": lengths, "y": np.arange(len(labels)), "error_x": errors,
@@ -335,6 +331,6 @@ def bars(
     }  # fmt: skip
     margin = {"l": label_width(labels, BAR_LABEL) + 20, "r": 30, "t": 52, "b": 50}
     return figure_of(
-        [bar], 500 + margin["l"], 22 * len(labels) + 102, title, margin=margin, showlegend=False, bargap=0.25,
-        xaxis=number_axis(unit), yaxis=category_axis(labels, 22, across=False, longest=BAR_LABEL),
+        [bar], 500.0 + margin["l"], BAR * len(labels) + 102, title, margin=margin, showlegend=False, bargap=0.25,
+        xaxis=number_axis(unit), yaxis=category_axis(labels, BAR, across=False, longest=BAR_LABEL),
     )  # fmt: skip

@@ -88,7 +88,5 @@ def test_weights_that_accelerate_has_offloaded_are_fetched_and_stay_offloaded():
 
 
 def test_weights_without_values_are_refused():
-    with pytest.raises(
-        ModelError, match=r"weight 0\.weight is on the meta device and holds no values; load the model"
-    ):
+    with pytest.raises(ModelError, match=r"weight 0\.weight is on the meta device and holds no values; load the model"):
         weight_fingerprint(_model().to("meta"))

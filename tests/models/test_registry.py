@@ -139,9 +139,7 @@ def test_a_conversion_that_gives_other_weights_is_refused(shelf, monkeypatch):
         save_file({"w": WEIGHTS["w"].t().contiguous()}, folder / "model.safetensors")
 
     _without_pip(monkeypatch)
-    with pytest.raises(
-        ModelError, match="tiny-1.0 was fetched intact but converted wrongly .weights have fingerprint"
-    ):
+    with pytest.raises(ModelError, match="tiny-1.0 was fetched intact but converted wrongly .weights have fingerprint"):
         local_folder(shelf, transposed)
 
 

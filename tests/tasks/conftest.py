@@ -60,7 +60,7 @@ def corpus() -> list[str]:
     found = sorted(
         {word for lexicon in lexicons for text in strings(lexicon.lists) for word in re.findall(r"\w+", text)}
     )
-    return [f" {word} {word.capitalize()}" for word in found] + found
+    return [f" {word} {word.capitalize()}" for word in found] + found + [" he she"]
 
 
 class Spaced(PreTrainedTokenizer):

@@ -1,4 +1,4 @@
-"""Coloured objects and multiple choice: the answer is what the prompt says, and the wrong one what it says corrupted."""
+"""Coloured objects and multiple choice: the answer is what the prompt says, the wrong one what it says corrupted."""
 
 import inspect
 import re

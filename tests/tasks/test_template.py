@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from interp.errors import OptionError, TaskError
+from interp.tasks import template
 from interp.tasks.pair import Pair
-from interp.tasks.template import Lexicon, choose, draw_pairs, fill, filled_pair, sample, slots_of
+from interp.tasks.template import Lexicon, choose, draw_pairs, fill, filled_pair, in_use, sample
 
 
 def test_filling_tells_where_each_slot_came_to_stand() -> None:
@@ -46,8 +47,9 @@ def test_draws_depend_on_their_seed_alone() -> None:
     assert runs[0] == runs[1] != runs[2] and all(text[0] == "7" for text in runs[0])
 
 
-def test_draws_end() -> None:
-    assert sum(1 for _ in draw_pairs({"a": range(10**6)}, lambda a: Pair(str(a), " x"), 0)) == 50_000
+def test_draws_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "MOST_DRAWS", 100)
+    assert sum(1 for _ in draw_pairs({"a": range(10**6)}, lambda a: Pair(str(a), " x"), 0)) == 100
 
 
 PLAIN = Lexicon("plain", "The store", {"words": "a b", "pairs": (("a", "b"),)})
@@ -66,6 +68,11 @@ def test_lists_can_be_replaced(words: Any) -> None:
     assert chosen["words"] == ["x", "y", "z"] and chosen["pairs"] == (("a", "b"),)
 
 
+def test_without_a_tokenizer_there_are_no_words() -> None:
+    with pytest.raises(TaskError, match="needs a tokenizer, got None; pass the model's, or use the task 'induction'"):
+        choose(None, "auto", None, PLAIN)
+
+
 def test_unknown_styles_and_lists_name_the_nearest(words: Any) -> None:
     with pytest.raises(OptionError, match="style is 'plane'; allowed: 'auto', 'plain', 'toy'; nearest: 'plain'"):
         choose(words("x"), "plane", None, PLAIN, TOY)
@@ -78,5 +85,5 @@ def test_a_list_too_short_is_told() -> None:
         sample(random.Random(0), "nouns", ["a", "a"], 2)
 
 
-def test_slots_are_named_once() -> None:
-    assert slots_of(["{a} {b}", "{b} {c}"]) == ["a", "b", "c"]
+def test_only_words_for_a_templates_slots_are_in_use() -> None:
+    assert in_use(["{a} {b}", "{b} c"], {"b": "x y", "a": "z", "c": "no"}) == {"b": "x y", "a": "z"}
