@@ -2,33 +2,40 @@
 
     OMP_NUM_THREADS=1 python experiments/train_embedded.py
 
-A 4-layer GPT-2 on the training mixture of `interp.toy`: documents behind one another, separated by <eos>, cut into
-rows. Writes the weights as float16, the tokenizer, and a README with the accuracies on held-out prompts, all of
-them measured on the files as they were written.
+A 4-layer GPT-2 on the training mixture of `interp.toy`. Documents follow one another in rows, each ended by <eos>;
+in three rows of four every document is alone (its positions begin at 0 and it sees no other), in the fourth the row
+is one context. Writes the weights as float16, the tokenizer, and a README with the accuracies on held-out prompts,
+measured on the files as they were written.
 """
 
 import argparse
 import logging
 import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad
+from tqdm import trange
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from interp import toy
+from interp.toy import words
 
 log = logging.getLogger("train_embedded")
 
 
 @dataclass(frozen=True)
 class Config:
-    """What decides the weights; learning rate by a linear warm-up and a cosine to zero."""
+    """What decides the weights; the learning rate warms up linearly and falls to zero as a cosine."""
 
     seed: int = 0
-    steps: int = 5000
+    steps: int = 3000
     rows: int = 24
     length: int = 96
     layers: int = 4
@@ -36,7 +43,7 @@ class Config:
     d_model: int = 128
     d_ff: int = 256
     learning_rate: float = 3e-3
-    warmup: int = 200
+    warmup: int = 100
     weight_decay: float = 0.1
 
 
@@ -52,7 +59,8 @@ def make_tokenizer(length: int) -> PreTrainedTokenizerFast:
 
 
 def make_model(config: Config, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
-    return GPT2LMHeadModel(
+    """An untrained model whose position embedding begins as sines and cosines, so that neighbours are near."""
+    model = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=len(tokenizer),
             n_positions=config.length,
@@ -69,21 +77,109 @@ def make_model(config: Config, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHead
             pad_token_id=tokenizer.pad_token_id,
         )
     )
+    half = config.d_model // 2
+    angles = torch.arange(config.length)[:, None] * 1000.0 ** (-torch.arange(half) / half)
+    with torch.no_grad():
+        model.transformer.wte.weight.normal_(0, 0.05)
+        model.transformer.wpe.weight.copy_(0.05 * torch.cat([angles.sin(), angles.cos()], dim=1))
+    return model
 
 
-def token_rows(config: Config, tokenizer: PreTrainedTokenizerFast, chunk: int = 20_000):
-    """Endless batches of token ids [rows, length]; every other row begins a document at position 0, without <eos>."""
-    size, seed, stream = config.rows, config.seed, []
-    while True:
-        ids = tokenizer(toy.documents(chunk, seed), add_special_tokens=False)["input_ids"]
-        rows, row = [], []
-        for document in ids:
-            row += [*document, tokenizer.eos_token_id]
+def batches(config: Config, tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[Tensor, Tensor]]:
+    """Token ids and position ids, both [rows, length], without end."""
+    rows: list[list[int]] = []
+    row: list[int] = []
+    for seed in range(config.seed, 2**31, 1_000_003):
+        for ids in tokenizer(toy.documents(20_000, seed))["input_ids"]:
+            row += [*ids, tokenizer.eos_token_id]
             if len(row) >= config.length:
                 rows.append(row[: config.length])
-                row = [tokenizer.eos_token_id] if len(rows) % 2 else []
-        stream += rows
-        while len(stream) >= size:
-            yield torch.tensor(stream[:size])
-            stream = stream[size:]
-        seed += 1_000_003
+                row = []
+            if len(rows) == config.rows:
+                batch, rows = torch.tensor(rows), []
+                yield batch, positions(batch, tokenizer.eos_token_id)
+
+
+def positions(ids: Tensor, eos: int) -> Tensor:
+    """Positions that begin again after each <eos>, except in every fourth row, where they go on.
+
+    The model takes a restart for the start of another sequence, and lets no attention cross it.
+    """
+    running = torch.arange(ids.shape[1]).expand_as(ids)
+    begins = pad(ids[:, :-1] == eos, (1, 0))
+    begins[::4] = False
+    return running - torch.where(begins, running, 0).cummax(dim=1).values
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """About the nearest semi-orthogonal matrix, by five Newton-Schulz steps with Muon's coefficients."""
+    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    wide = wide / (wide.norm() + 1e-7)
+    for _ in range(5):
+        gram = wide @ wide.T
+        wide = 3.4445 * wide + (-4.7750 * gram + 2.0315 * gram @ gram) @ wide
+    return wide.T if matrix.shape[0] > matrix.shape[1] else wide
+
+
+class Muon:
+    """Momentum made orthogonal (Jordan et al. 2024), for the matrices of the blocks; q, k and v apart.
+
+    The steps have the size of Adam's. `torch.optim.Muon` computes in bfloat16, which CPUs are slow at.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter], weight_decay: float, momentum: float = 0.95):
+        self.weights, self.weight_decay, self.momentum = list(weights), weight_decay, momentum
+        self.averages = [torch.zeros_like(weight) for weight in self.weights]
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        for weight, average in zip(self.weights, self.averages, strict=True):
+            average.lerp_(weight.grad, 1 - self.momentum)
+            ahead = weight.grad.lerp(average, self.momentum)
+            n_parts = 3 if weight.shape[1] == 3 * weight.shape[0] else 1
+            parts = [orthogonal(part) * 0.2 * max(part.shape) ** 0.5 for part in ahead.chunk(n_parts, dim=1)]
+            weight.mul_(1 - learning_rate * self.weight_decay).sub_(torch.cat(parts, dim=1), alpha=learning_rate)
+
+
+def train(config: Config, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
+    """The trained model: Muon on the matrices of the blocks, Adam on everything else."""
+    torch.manual_seed(config.seed)
+    model = make_model(config, tokenizer).train()
+    matrices = [p for name, p in model.named_parameters() if ".h." in name and p.ndim == 2]
+    others = [p for name, p in model.named_parameters() if not (".h." in name and p.ndim == 2)]
+    muon, adam = Muon(matrices, config.weight_decay), torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0)
+    data = batches(config, tokenizer)
+    for step in (bar := trange(config.steps)):
+        ids, position_ids = next(data)
+        rate = min((step + 1) / config.warmup, 0.5 * (1 + math.cos(math.pi * step / config.steps)))
+        adam.param_groups[0]["lr"] = config.learning_rate * rate
+        logits = model(ids, position_ids=position_ids, use_cache=False).logits
+        loss = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        model.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        muon.step(config.learning_rate * rate)
+        adam.step()
+        bar.set_postfix(loss=f"{loss.item():.3f}")
+    return model.eval()
+
+
+def write(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write the folder that transformers reads, its weights as float16 under a configuration of float32."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    weights = {name: weight.half() for name, weight in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@torch.no_grad()
+def measure(model: nn.Module, tokenizer: PreTrainedTokenizerFast, behaviour: str, n: int, seed: int) -> dict[str, float]:
+    """Means over `n` held-out prompts of one behaviour: what the next word is likely to be."""
+    rows = []
+    for example in toy.examples(behaviour, n, seed):
+        logits = model(torch.tensor([tokenizer(example.text)["input_ids"]])).logits[0, -1]
+        correct, wrong = (logits[tokenizer.convert_tokens_to_ids(list(w))] for w in (example.correct, example.wrong))
+        chance = (correct.exp().sum() - wrong.exp().sum()) / logits.exp().sum()
+        rows.append((chance > 0, logits.max() == correct.max(), correct.mean() - wrong.mean(), chance))
+    names = ("correct over wrong", "correct over all words", "logit difference", "probability difference")
+    return dict(zip(names, torch.tensor(rows, dtype=torch.float64).mean(0).tolist(), strict=True))

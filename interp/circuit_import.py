@@ -70,30 +70,22 @@ def _circuit(data: Any, sign: float, grouped: bool, method: str, ablation: str) 
     components = {
         name: entry if isinstance(entry, dict) else {"in_graph": entry} for name, entry in data["nodes"].items()
     }
-    heads = [name for name in components if name.startswith("a")]
-    readers = [f"{name}<{letter}>" for name in heads for letter in "qkv"]
-    rows = {name: row for row, name in enumerate([*components, *readers])}
+    structure = [(f"{name}<{letter}>", name) for name in components if name.startswith("a") for letter in "qkv"]
+    rows = {name: row for row, name in enumerate([*components, *(reader for reader, _ in structure)])}
     pairs = [name.partition("->")[::2] for name in data["edges"]]
     _check_names(components, pairs, rows, data["cfg"])
-    structure = [(f"{name}<{letter}>", name) for name in heads for letter in "qkv"]
     edges = Edges(*(np.array([rows[pair[end]] for pair in (*pairs, *structure)], dtype=np.int64) for end in (0, 1)))
-    kept_edges = np.array([bool(entry["in_graph"]) for entry in data["edges"].values()] + [False] * len(structure))
-    kept_nodes = np.array([bool(entry["in_graph"]) for entry in components.values()] + [False] * len(readers))
+    added = len(structure)  # readers among the nodes, and structural edges, of which the file says nothing
+    kept_edges = np.array([bool(entry["in_graph"]) for entry in data["edges"].values()] + [False] * added)
+    kept_nodes = np.array([bool(entry["in_graph"]) for entry in components.values()] + [False] * added)
     kept_nodes |= ends(edges, kept_edges, len(rows))
     kept_edges[len(pairs) :] = (kept_nodes[edges.source] & kept_nodes[edges.destination])[len(pairs) :]
-    given = {
-        "node_score": ("nodes", [*components.values(), *[{}] * len(readers)]),
-        "edge_score": ("edges", [*data["edges"].values(), *[{}] * len(structure)]),
-    }
-    scores = {}
-    for name, (over, entries) in given.items():
-        values = np.array([np.nan if entry.get("score") is None else entry["score"] for entry in entries], dtype=float)
-        if not np.isnan(values).all():
-            scores[name] = Score(_header(over, method, ablation), sign * values)
+    entries = {"nodes": list(components.values()), "edges": list(data["edges"].values())}
+    parameters = {"imported": "EAP-IG JSON", "cfg": data["cfg"], "grouped": grouped, "negated": sign < 0}
     return Circuit(
         Nodes.of(_node(name, grouped) for name in rows),
         edges,
-        scores,
+        _scores(entries, added, sign, method, ablation),
         kept_nodes=kept_nodes,
         kept_edges=kept_edges,
         tensors=_neurons(components, len(rows), sign),
@@ -102,9 +94,23 @@ def _circuit(data: Any, sign: float, grouped: bool, method: str, ablation: str) 
             method=method,
             direction="noising",
             ablation=ablation,
-            parameters={"imported": "EAP-IG JSON", "cfg": data["cfg"], "grouped": grouped, "negated": sign < 0},
+            parameters=parameters,
         ),
     )
+
+
+def _scores(
+    entries: Mapping[Any, list[dict[str, Any]]], added: int, sign: float, method: str, ablation: str
+) -> dict[str, Score]:
+    """The scores of nodes and of edges, where the file has any; NaN for the rows added to the file's own."""
+    scores = {}
+    for over, listed in entries.items():
+        given = [np.nan if entry.get("score") is None else entry["score"] for entry in listed]
+        values = sign * np.array(given + [np.nan] * added, dtype=float)
+        header = ScoreHeader(over, "attribution", True, "noising", "clean", ablation, method=method)
+        if not np.isnan(values).all():
+            scores[f"{over[:-1]}_score"] = Score(header, values)
+    return scores
 
 
 def _check_names(
@@ -113,14 +119,20 @@ def _check_names(
     """Raise unless every name is one of the format, within the sizes of `cfg`, and every edge joins known nodes."""
     limits = {"layer": int(cfg["n_layers"]), "head": int(cfg["n_heads"])}
     strange = [name for name in components if not _NAME.fullmatch(name) or name.endswith(">")]
-    loose = ["->".join(pair) for pair in pairs if pair[0] not in components or pair[1] not in rows]
+    writers = {name for name in components if name != "logits"}
+    readers = {name for name in rows if name.endswith(">") or name.startswith(("m", "logits"))}
+    loose = ["->".join(pair) for pair in pairs if pair[0] not in writers or pair[1] not in readers]
     beyond = [
         name
         for name in components
         if name not in strange
         and any((getattr(_node(name, False), size) or 0) >= limit for size, limit in limits.items())
     ]
-    faults = {"unknown node names": strange, "nodes beyond cfg's sizes": beyond, "edges between unknown nodes": loose}
+    faults = {
+        "unknown node names": strange,
+        "nodes beyond cfg's sizes": beyond,
+        "edges not from a writer to a reader": loose,
+    }
     told = [f"{what} {some(np.array(names))}" for what, names in faults.items() if names]
     if told:
         raise CircuitError("; ".join(told))
@@ -135,12 +147,6 @@ def _node(name: str, grouped: bool) -> Node:
         return Node("mlp_out", int(mlp))
     kind = f"{reader}_of_query_head" if grouped and reader in ("k", "v") else reader or "z"
     return Node(kind, int(layer), head=int(head))
-
-
-def _header(over: Any, method: str, ablation: str) -> ScoreHeader:
-    return ScoreHeader(
-        over, "attribution", signed=True, direction="noising", base="clean", ablation=ablation, method=method
-    )
 
 
 def _neurons(components: Mapping[str, Any], n_nodes: int, sign: float) -> dict[str, NamedTensor]:

@@ -92,17 +92,14 @@ def _follow_up(circuit: Circuit, best: Int64[np.ndarray, " ranked"], n_edges: in
     place = np.argsort(destination[best], kind="stable")  # positions in `best`, grouped by destination, best first
     starts = np.searchsorted(destination[best][place], np.arange(len(circuit.nodes) + 1)).tolist()
     places, edges, sources = place.tolist(), best.tolist(), source[best].tolist()
-    free = structural(circuit.nodes, circuit.edges)
-    readers: dict[int, list[int]] = {}
-    for reader, component in zip(source[free].tolist(), destination[free].tolist(), strict=True):
-        readers.setdefault(component, []).append(reader)
-
+    readers = _readers(circuit)
     taken: list[int] = []
     heap: list[tuple[int, int, int]] = []  # rank of a node's next edge, its index in `places`, where the node's end
     reached: set[int] = set()
     new = circuit.nodes.where(kind="logits").tolist()
     while True:
-        for node in new:
+        while new:
+            node = new.pop()
             reached.add(node)
             new += [reader for reader in readers.get(node, ()) if reader not in reached]
             if starts[node] < starts[node + 1]:
@@ -116,6 +113,17 @@ def _follow_up(circuit: Circuit, best: Int64[np.ndarray, " ranked"], n_edges: in
         else:
             heapq.heappop(heap)
         new = [] if sources[rank] in reached else [sources[rank]]
+
+
+def _readers(circuit: Circuit) -> dict[int, list[int]]:
+    """The reader nodes of each component that has them."""
+    free = structural(circuit.nodes, circuit.edges)
+    found: dict[int, list[int]] = {}
+    for reader, component in zip(
+        circuit.edges.source[free].tolist(), circuit.edges.destination[free].tolist(), strict=True
+    ):
+        found.setdefault(component, []).append(reader)
+    return found
 
 
 def prune(circuit: Circuit, sources: Any = None, targets: Any = None) -> Circuit:
@@ -135,7 +143,9 @@ def prune(circuit: Circuit, sources: Any = None, targets: Any = None) -> Circuit
     end = _mask(circuit, nodes.where(kind="logits") if targets is None else targets)
     missing = [name for name, mask in (("sources", begin), ("targets", end)) if not mask.any()]
     if missing:
-        raise CircuitError(f"this universe has no default {missing} (input or embed; logits); name them, as nodes.")
+        raise CircuitError(
+            f"this universe has no {missing} (input or embed; logits) to prune to; name some of its nodes."
+        )
     edges = _with_structure(circuit, circuit.kept_nodes, circuit.kept_edges)
     source, destination = circuit.edges.source[edges], circuit.edges.destination[edges]
     forward = _reachable(begin & circuit.kept_nodes, source, destination)

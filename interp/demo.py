@@ -100,11 +100,11 @@ def demo(
 
 def write(result: Demo, folder: Path) -> None:
     """Circuit, page, figures and table of a demonstration, into `folder`."""
-    from interp.circuit_files import save
+    from interp.circuit_files import save_circuit
     from interp.view import curves, view
     from interp.view import save as save_figure
 
-    save(result.circuit, folder / "circuit")
+    save_circuit(result.circuit, folder / "circuit")
     tokens = result.train.clean.tokens[0]
     view(result.circuit, folder / "circuit.html", tokens=tokens)
     curve = result.curve

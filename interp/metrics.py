@@ -335,9 +335,8 @@ def _log_total(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def _floored(columns: Tensor, ids: Tensor) -> Tensor:
-    """Columns of the ids, minus infinity for absent ones; an absent target keeps a number, for its gradient's sake."""
-    is_id = ids >= 0
-    return _picked(columns, ids).where(is_id | ~is_id.any(-1, keepdim=True), -torch.inf)
+    """Columns of the ids, minus infinity for absent ones."""
+    return _picked(columns, ids).where(ids >= 0, -torch.inf)
 
 
 def _refuse(faulty: Tensor, what: str, cure: str) -> None:

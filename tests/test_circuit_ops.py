@@ -203,7 +203,7 @@ def test_pruning_leaves_circuits_without_edges_as_they_are():
 def test_pruning_needs_sources_and_targets_and_takes_others():
     circuit = wired({"resid_post[0] > mlp_out[1]": 1, "mlp_out[1] > resid_post[1]": 1, "mlp_out[0] > mlp_out[1]": 1})
     with pytest.raises(
-        CircuitError, match=r"no default \['sources', 'targets'\] \(input or embed; logits\); name them"
+        CircuitError, match=r"no \['sources', 'targets'\] \(input or embed; logits\) to prune to; name some"
     ):
         prune(circuit)
     nodes, _ = kept_names(prune(circuit, sources="resid_post[0]", targets=["resid_post[1]"]))

@@ -1,5 +1,7 @@
 """Read-outs: exact sums, agreement with the weights themselves and with transformers, errors by their message."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ from torch import nn
 
 from interp.errors import MetricError, ModelError, OptionError, SiteError
 from interp.metrics import Answers, LogitDiff
+from interp.models.families import Point
 from interp.models.hf import HookedHF
 from interp.readouts import attention_patterns, direct_logit_attribution, logit_lens
 from interp.site import Site
@@ -240,11 +243,30 @@ def test_a_norm_that_cannot_be_frozen_is_refused(read):
     "norm", [nn.LayerNorm, nn.RMSNorm, lambda d: nn.LayerNorm(d, elementwise_affine=False), nn.Identity]
 )
 def test_every_usual_norm_is_frozen_at_odd_widths_too(norm):
-    from dataclasses import replace
-
     shape = replace(SHAPE, d_model=15)
     model = HookedHF(randomised(Decoder(shape, norm=lambda d: norm(d))).eval(), site_map=MAP, shape=shape, check=False)
     assert direct_logit_attribution(model, RAGGED, PAIRS).remainder.abs().max() < 1e-5
+
+
+class PostNormed(nn.Module):
+    """A block whose attention is normalised, with a bias and a mean taken away, before it is added."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2, self.attn, self.up, self.act, self.down = block.children()
+        self.post = nn.LayerNorm(SHAPE.d_model)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.post(self.attn(self.ln_1(x)))
+        return x + self.down(self.act(self.up(self.ln_2(x))))
+
+
+def test_a_layer_norm_after_attention_is_split_with_its_bias():
+    model = Decoder(SHAPE)
+    model.layers = nn.ModuleList(map(PostNormed, model.layers))
+    post = replace(MAP, points={**MAP.points, "attn_out": Point("post", "output")})
+    found = direct_logit_attribution(HookedHF(randomised(model).eval(), site_map=post, shape=SHAPE), RAGGED, PAIRS)
+    assert found.remainder.abs().max() < 1e-5
 
 
 # --- logit lens ---
@@ -341,11 +363,12 @@ def test_patterns_are_those_of_eager_transformers(name):
 
 
 def test_chosen_heads_keep_their_numbers_and_tokens():
-    found = attention_patterns(hooked("llama"), RAGGED, layers=[2, 0], heads=3)
+    found, whole = attention_patterns(hooked("llama"), RAGGED, [2, 0], 3), attention_patterns(hooked("llama"), RAGGED)
     assert (found.layers, found.heads, found.values.shape) == ((2, 0), (3,), (2, 3, 1, 9, 9))
     assert found.tokens[0] == tuple(map(str, RAGGED[0]))
     pattern = found.of(2, 3, prompt=2)
     assert pattern.shape == (7, 7) and torch.equal(pattern, pattern.tril())
+    assert torch.equal(pattern, whole.of(2, 3, prompt=2)) and not torch.equal(pattern, whole.of(2, 0, prompt=2))
     torch.testing.assert_close(pattern.sum(-1), torch.ones(7))
     assert found.values[:, 0, :, 6:].isnan().all() and found.values[:, 0, :, :, 6:].isnan().all()
 

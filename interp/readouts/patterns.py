@@ -67,7 +67,7 @@ def attention_patterns(
     if wrong or not chosen or not picked:
         raise SiteError(f"heads {picked} of layers {layers}: give some, heads from 0 to {model.shape.n_heads - 1}.")
     run = model.run(prompts, record=chosen, logits="none")
-    values = torch.stack([run[site][:, :len(picked)].to(run[chosen[0]].device) for site in chosen])
+    values = torch.stack([run[site][:, picked].to(run[chosen[0]].device) for site in chosen])
     real = prompts.mask.to(values.device)
     inside = real[:, None, :, None] & real[:, None, None, :]
     labels = token_labels(prompts)
