@@ -12,6 +12,7 @@ values and the metrics are read. Four facts save work, and none of them is an ap
 A model that cannot resume runs the same cells in full forwards (`engine="plain"`), which is also the engine's test.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +25,14 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor
 from tqdm import tqdm
 
-from interp.errors import OptionError
+from interp.errors import OptionError, PromptError, SiteError, check_choice
 from interp.intervention import Add, Layout
 from interp.models.base import Captured, HookedModel, Tap, Taps, Wave
 from interp.scoring import FINAL, Scorer
 from interp.site import Site
 from interp.tokens import Prompts
+
+log = logging.getLogger(__name__)
 
 REASONS = ("", "no difference", "no path to the metric", "position absent")
 """Why a cell was not run for a prompt. The effect is then exactly 0; NaN where the prompt lacks the position."""
@@ -78,6 +81,7 @@ class Plan:
         token_layers: positions x blocks computed; a plain loop would compute `plain_token_layers`.
         row_bytes: estimated activation memory of one position of one row.
         chunk_tokens: positions in flight at once.
+        engine: what runs them.
     """
 
     patches: int
@@ -87,6 +91,7 @@ class Plan:
     plain_token_layers: int
     row_bytes: int
     chunk_tokens: int
+    engine: Literal["wave", "plain"]
 
     @property
     def forwards(self) -> float:
@@ -178,10 +183,14 @@ def sweep(
         chunk_tokens: at most so many positions in flight (larger products are not faster).
 
     Raises:
-        OptionError: ``engine="wave"`` on a model that cannot resume.
+        OptionError: an unknown engine, or ``"wave"`` on a model that cannot resume.
+        SiteError, PromptError: cells, source or answers that do not fit model and prompts, all named together.
     """
+    check_choice("engine", engine, ("auto", "wave", "plain"))
     if engine == "wave" and not model.resumes:
         raise OptionError(f"{model.identity.name} ({model.family}) cannot resume at a layer; use engine='plain'.")
+    _check_cells(model, cells, base.lengths.tolist())
+    _check_prompts(base, source, cells, scorer)
     waving = model.resumes if engine == "auto" else engine == "wave"
     sites = sorted({part.site for cell in cells for part in cell}, key=lambda s: s.order)
     metrics = len(scorer.metrics)
@@ -191,6 +200,9 @@ def sweep(
     groups = [_group(model, base, source, noise, sites, scorer, rows) for rows in _by_length(base)]
     jobs = [_jobs(group, cells, reasons, model.shape.n_layers, skip_zeros) for group in groups]
     plan = _plan(model, base, reasons, jobs, groups, memory, chunk_tokens, waving)
+    if engine == "auto" and not waving:
+        who = f"{model.identity.name} ({model.family})"
+        log.warning("%s cannot resume at a layer, so %d patches run as full forwards", who, plan.run)
     bar = tqdm(total=plan.run, disable=None if progress else True, desc="patches", unit="patch", leave=False)
     with torch.no_grad(), bar:
         for group, work in zip(groups, jobs, strict=True):
@@ -205,6 +217,53 @@ def sweep(
                 values[:, index[:, 0], index[:, 1]] = found.to(values)
                 bar.update(len(chunk))
     return Sweep(values, base_values, reasons, plan)
+
+
+def _check_cells(model: HookedModel, cells: Sequence[Cell], lengths: list[int]) -> None:
+    """Raise for the parts that name something the model or the prompts do not have."""
+    parts = dict.fromkeys(part for cell in cells for part in cell)
+    if faults := [fault for part in parts for fault in _part_faults(model, part, lengths)]:
+        more = f"; and {len(faults) - 10} more" if len(faults) > 10 else ""
+        raise SiteError("; ".join(faults[:10]) + more + ".")
+
+
+def _part_faults(model: HookedModel, part: Part, lengths: list[int]) -> list[str]:
+    site, sizes, faults = model.check_site(part.site), model.shape.sizes(part.site), []
+    heads = sizes["kv_head" if "kv_head" in site.axes else "head"] if site.has_heads else 0
+    if part.head is not None and not 0 <= part.head < heads:
+        allowed = f"allowed 0 to {heads - 1}" if heads else "it has no heads"
+        faults.append(f"{site}: head {part.head} out of range; {allowed}")
+    patched = [n for n, where in zip(lengths, part.positions or [lengths] * len(lengths), strict=False) if where]
+    width = min(patched, default=max(lengths)) if site.kind == "pattern" else sizes["d"]
+    if part.units is not None and not 0 <= part.units[0] < part.units[1] <= width:
+        faults.append(f"{site}: units {part.units} out of range; allowed 0 to {width}")
+    if part.positions is not None and len(part.positions) != len(lengths):
+        return [*faults, f"{site}: positions for {len(part.positions)} prompts, there are {len(lengths)}"]
+    return faults + [
+        f"{site}: position {p} of prompt {row} out of range; it has {lengths[row]} tokens"
+        for row, where in enumerate(part.positions or ())
+        for p in where
+        if not 0 <= p < lengths[row]
+    ]
+
+
+def _check_prompts(base: Prompts, source: Source, cells: Sequence[Cell], scorer: Scorer) -> None:
+    """Raise unless source and answers have a row for each prompt, of its length."""
+    lengths, given = base.lengths.tolist(), source.prompts
+    rows = {"answers": len(scorer.answers)} | ({} if given is None else {"source": len(given)})
+    faults = [f"{what} for {n} prompts, there are {len(base)}" for what, n in rows.items() if n != len(base)]
+    if given is None:
+        missing = {str(part.site): None for cell in cells for part in cell if part.site not in source.values}
+        faults += [f"the source has neither prompts nor values for {', '.join(missing)}"] if missing else []
+    if not faults and given is not None:
+        pairs = enumerate(zip(lengths, given.lengths.tolist(), strict=True))
+        unequal = [f"prompt {row} has {n} and {other} tokens" for row, (n, other) in pairs if n != other]
+        faults += [f"base and source differ in length: {', '.join(unequal)}"] if unequal else []
+    if not faults:
+        pairs = enumerate(zip(lengths, scorer.last_target.tolist(), strict=True))
+        faults = [f"prompt {row} has {n} tokens, its answer is read at position {t}" for row, (n, t) in pairs if t >= n]
+    if faults:
+        raise PromptError("; ".join(faults) + "; patches go row by row and position by position.")
 
 
 def _by_length(prompts: Prompts) -> list[list[int]]:
@@ -347,7 +406,8 @@ def _plan(
     plain = len(reasons) * int(base.lengths.sum()) * shape.n_layers
     fits = max(int(memory * 2**30 / row_bytes), longest)
     run = sum(map(len, jobs))
-    return Plan(reasons.numel(), run, skipped, tokens, plain, row_bytes, min(chunk_tokens, fits))
+    used: Literal["wave", "plain"] = "wave" if waving else "plain"
+    return Plan(reasons.numel(), run, skipped, tokens, plain, row_bytes, min(chunk_tokens, fits), used)
 
 
 def _chunks(jobs: list[Job], group: _Group, chunk_tokens: int, waving: bool) -> Iterator[list[Job]]:

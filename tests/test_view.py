@@ -54,7 +54,7 @@ def test_signed_values_are_centred_on_zero_and_magnitudes_start_there():
 
 def test_a_cell_without_a_value_is_grey_and_says_why():
     notes = np.array([["", "position absent"]], dtype=object)
-    figure = heatmaps({"": Grid(np.array([[1.0, NAN]]), notes)}, ["x", "y"], [7], x_title="head", y_title="layer")
+    figure = heatmaps([Grid(np.array([[1.0, NAN]]), notes)], ["x", "y"], [7], x_title="head", y_title="layer")
     assert cells(figure.data[0]) == [[1.0, None]]
     assert figure.data[0].hovertext[0][1] == "layer 7, head y<br><b>no value</b><br>position absent"
     assert figure.layout.plot_bgcolor == "#b4b4b4" and figure.layout.title.subtitle.text == "grey: no value"
@@ -87,12 +87,11 @@ def test_labels_are_thinned_where_cells_are_small():
 
 
 def test_small_multiples_share_colours_and_only_outer_ones_are_labelled():
-    grids = {f"role {i}": Grid(np.full((3, 9), float(i))) for i in range(7)}
+    grids = [Grid(np.full((3, 9), float(i)), name=f"role {i % 6}") for i in range(7)]
     figure = heatmaps(grids, range(9), range(3), x_title="head", y_title="layer")
     assert len(figure.data) == 7 and {trace.coloraxis for trace in figure.data} == {"coloraxis"}
     assert figure.layout.coloraxis.cmax == 6
-    titles = [a.text for a in figure.layout.annotations]
-    assert titles == list(grids)
+    assert [a.text for a in figure.layout.annotations] == [grid.name for grid in grids]
     assert [figure.layout[f"yaxis{n}"].showticklabels for n in range(1, 8)] == [
         True,
         False,
@@ -134,8 +133,8 @@ def test_bars_keep_their_order_and_colour_their_sign():
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: heatmap(np.zeros((2, 3)), "ab", "ab"), r"heat maps '' \(2, 3\) for 2 row and 2 column labels"),
-        (lambda: heatmaps({}, "a", "b"), "heat maps without cells"),
+        (lambda: heatmap(np.zeros((2, 3)), "ab", "ab"), r"heat maps of shape \(2, 3\) for 2 row and 2 column labels"),
+        (lambda: heatmaps([], "a", "b"), "give one map or more"),
         (lambda: curves([1, 2], {"a": [1, 2, 3]}), r"line 'a' has shape \(3,\); x has 2 values"),
         (lambda: curves([1, 2], {"a": [1, 2]}, bands={"b": ([1, 2], [1, 2])}), "band 'b' belongs to no line"),
         (lambda: curves([1], {"a": [1]}, bands={"a": ([1, 2], [1, 2])}), r"band 'a' has shape \(2, 2\)"),
@@ -194,6 +193,11 @@ def test_heads_are_mapped_by_layer_once_for_each_role():
     assert [(list(one.x), list(one.y)) for one in boxes] == [([1], [0]), ([1], [0])]
     assert figure.layout.coloraxis.colorbar.title.text == "effect (logits)"
     assert figure.layout.title.subtitle.text == "grey: no value; boxed: kept"
+
+
+def test_a_role_named_like_a_position_has_a_map_of_its_own():
+    figure = heads(scored(["z[0] head 0 role 3", "z[0] head 0 pos 3"], [1.0, 2.0]), "s")
+    assert [cells(one) for one in figure.data] == [[[1.0]], [[2.0]]]
 
 
 def test_heads_without_positions_are_one_map():
@@ -337,6 +341,13 @@ def test_a_figure_is_saved_whole_or_refused(tmp_path):
     assert "<title>Effect of &lt;x&gt;</title>" in page
     with pytest.raises(OptionError, match=r"figure.png does not end in .html, the one format there is; name it"):
         save(figure, tmp_path / "figure.png")
+
+
+def test_a_title_of_someone_elses_figure_cannot_break_out_of_the_page(tmp_path):
+    import plotly.graph_objects as go
+
+    page = save(go.Figure(layout={"title": "</title>" + EVIL}), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert EVIL not in page and "<title>&lt;/title&gt;&lt;script&gt;" in page
 
 
 @pytest.mark.slow

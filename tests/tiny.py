@@ -5,10 +5,12 @@ be mistaken for another; sliding windows are shorter than the prompts of `RAGGED
 tests, which must leave it as it is; `build(name)` makes a fresh model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
+import jaxtyping
 import torch
 import transformers as tr
 from torch import Tensor, nn
@@ -269,6 +271,16 @@ def int8() -> nn.Module:
             if isinstance(child, nn.Linear):
                 setattr(parent, name, Int8Linear(child))
     return model
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Within, shapes and types are not checked at calls, as outside the tests: to see the library's own messages."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 # --- honest float64 ---

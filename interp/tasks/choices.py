@@ -95,8 +95,8 @@ def coloured_objects(
         TaskError: fewer prompts fit the tokenizer than were asked for.
     """
     lexicon = choose(tokenizer, style, lists, STANDARD, TOY)
-    words = dict.fromkeys(ORDINALS, lexicon["objects"]) | dict.fromkeys(COLORS, lexicon["colors"])
-    choices = in_use(lexicon["templates"], {**words, "place": lexicon["places"]})
+    things = dict.fromkeys(ORDINALS, lexicon["objects"]) | dict.fromkeys(COLORS, lexicon["colors"])
+    choices = in_use(lexicon["templates"], {**things, "place": lexicon["places"]})
     count = sum(ordinal in choices for ordinal in ORDINALS)
     choices |= {"template": lexicon["templates"], "asked": list(itertools.permutations(range(count), 2))}
     pairs = draw_pairs(choices, _coloured_pair, seed, lexicon.keep)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from interp.circuit import Circuit, Score
-from interp.columns import row_keys
+from interp.columns import find, row_keys
 from interp.errors import CircuitError, nearest
 from interp.nodes import NODE_KINDS
 from interp.site import KINDS
@@ -43,16 +43,14 @@ def heads(circuit: Circuit, score: str, *, kind: str = "z", tokens: Sequence[str
     Raises:
         CircuitError: no such score, or no node of that kind with a head.
     """
-    nodes, column = circuit.nodes, _column(circuit, score, "nodes")
-    rows = np.flatnonzero(_whole(circuit) & (nodes.head >= 0) & (nodes.kind == _code(kind)))
-    _refuse_empty(rows, f"{kind} nodes with a head")
+    column, rows = _column(circuit, score, "nodes"), _head_rows(circuit, kind)
     places, names = _places(circuit, rows, tokens)
-    grids = _grids(circuit, column, rows, (places, nodes.layer[rows], nodes.head[rows]))
+    grids = _grids(circuit, column, rows, (places, circuit.nodes.layer[rows], circuit.nodes.head[rows]), names)
     strongest = np.argsort([-np.nan_to_num(np.abs(grid.values)).max() for grid in grids], kind="stable")
-    shown = sorted(strongest[:MOST_PANELS])
     left_out = f" (the {MOST_PANELS} largest of {len(grids)} maps)" if len(grids) > MOST_PANELS else ""
+    n_layers, n_heads = grids[0].values.shape
     return heatmaps(
-        {names[i]: grids[i] for i in shown}, range(grids[0].values.shape[1]), range(grids[0].values.shape[0]),
+        [grids[i] for i in sorted(strongest[:MOST_PANELS])], range(n_heads), range(n_layers),
         title=f"{score}: heads ({kind}){left_out}", x_title="head", y_title="layer", unit=column.unit,
         signed=column.signed,
     )  # fmt: skip
@@ -62,20 +60,18 @@ def heads_by_position(
     circuit: Circuit, score: str, *, kind: str = "z", top: int = MOST_ROWS, tokens: Sequence[str] = ()
 ) -> Figure:
     """A map of the heads with the largest scores (rows, in order of layers) by role or position. As `heads`."""
-    nodes, column = circuit.nodes, _column(circuit, score, "nodes")
-    rows = np.flatnonzero(_whole(circuit) & (nodes.head >= 0) & (nodes.kind == _code(kind)))
-    _refuse_empty(rows, f"{kind} nodes with a head")
-    layer, head = nodes.layer[rows], nodes.head[rows]
+    column, rows = _column(circuit, score, "nodes"), _head_rows(circuit, kind)
+    layer, head = circuit.nodes.layer[rows], circuit.nodes.head[rows]
     _, first, which = np.unique(row_keys([layer, head]), return_index=True, return_inverse=True)
-    places, names = _places(circuit, rows, tokens)
-    (grid,) = _grids(circuit, column, rows, (np.zeros_like(places), which, places))
-    largest = np.nan_to_num(np.abs(grid.values)).max(1)
+    largest = np.zeros(len(first))
+    np.maximum.at(largest, which, np.nan_to_num(np.abs(column.values[rows])))
     shown = np.sort(np.argsort(-largest, kind="stable")[:top])
-    marked = None if grid.marked is None else grid.marked[shown]
-    assert grid.notes is not None, "_grids gives notes"
-    lines = [f"{layer[row]}.{head[row]}" for row in first[shown]]
+    line = find(shown, which)
+    rows, line = rows[line >= 0], line[line >= 0]
+    places, names = _places(circuit, rows, tokens)
     return heatmaps(
-        {"": Grid(grid.values[shown], grid.notes[shown], marked)}, names, lines,
+        _grids(circuit, column, rows, (np.zeros_like(places), line, places), [""]),
+        names, [f"{layer[row]}.{head[row]}" for row in first[shown]],
         title=f"{score}: the {len(shown)} largest heads ({kind}) by position", x_title="position",
         y_title="layer.head", unit=column.unit, signed=column.signed,
     )  # fmt: skip
@@ -96,11 +92,11 @@ def positions(circuit: Circuit, score: str, *, tokens: Sequence[str] = ()) -> Fi
     places, names = _places(circuit, rows, tokens)
     drawn = [NODE_KINDS[code] for code in codes]
     if len(names) == 1:
-        grids, x, x_title = _grids(circuit, column, rows, (places, nodes.layer[rows], kinds)), drawn, "kind"
+        grids, x, x_title = _grids(circuit, column, rows, (places, nodes.layer[rows], kinds), [""]), drawn, "kind"
     else:
-        grids, x, x_title = _grids(circuit, column, rows, (kinds, nodes.layer[rows], places)), names, "position"
+        grids, x, x_title = _grids(circuit, column, rows, (kinds, nodes.layer[rows], places), drawn), names, "position"
     return heatmaps(
-        dict(zip(drawn if len(names) > 1 else [""], grids, strict=True)), x, range(grids[0].values.shape[0]),
+        grids, x, range(grids[0].values.shape[0]),
         title=f"{score}: layers by {x_title}", x_title=x_title, y_title="layer", unit=column.unit,
         signed=column.signed,
     )  # fmt: skip
@@ -175,10 +171,14 @@ def _whole(circuit: Circuit) -> Bool[np.ndarray, " node"]:
     return (circuit.nodes.unit == -1) & (circuit.nodes.featurizer < 0)
 
 
-def _code(kind: str) -> int:
+def _head_rows(circuit: Circuit, kind: str) -> Int[np.ndarray, " found"]:
+    """Rows of the nodes of a kind that are one head each."""
     if kind not in NODE_KINDS:
         raise CircuitError(f"no node kind {kind!r}; allowed: {', '.join(NODE_KINDS)}{nearest(kind, NODE_KINDS)}.")
-    return NODE_KINDS.index(kind)
+    nodes = circuit.nodes
+    rows = np.flatnonzero(_whole(circuit) & (nodes.head >= 0) & (nodes.kind == NODE_KINDS.index(kind)))
+    _refuse_empty(rows, f"{kind} nodes with a head")
+    return rows
 
 
 def _refuse_empty(rows: np.ndarray, what: str) -> None:
@@ -198,8 +198,10 @@ def _places(circuit: Circuit, rows: np.ndarray, tokens: Sequence[str]) -> tuple[
     return number, names
 
 
-def _grids(circuit: Circuit, column: Column, rows: np.ndarray, index: tuple[Any, Any, Any]) -> list[Grid]:
-    """The rows' values in grids: `index` says in which one, in which line and in which cell of it each row stands."""
+def _grids(
+    circuit: Circuit, column: Column, rows: np.ndarray, index: tuple[Any, Any, Any], names: Sequence[str]
+) -> list[Grid]:
+    """The rows' values in named grids; `index` tells each row's grid, its line there and its cell in the line."""
     shape = tuple(int(axis.max()) + 1 for axis in index)
     values, notes = np.full(shape, np.nan), np.full(shape, "not a candidate", dtype=object)
     marked = np.zeros(shape, dtype=bool)
@@ -209,4 +211,4 @@ def _grids(circuit: Circuit, column: Column, rows: np.ndarray, index: tuple[Any,
     notes[index] = np.where(np.isnan(values[index]) & (given[rows] == ""), "not run", given[rows])
     marked[index] = circuit.kept_nodes[rows]
     boxes = [None] * shape[0] if circuit.kept_nodes.all() else list(marked)
-    return [Grid(*cells) for cells in zip(values, notes, boxes, strict=True)]
+    return [Grid(*cells) for cells in zip(values, notes, boxes, names, strict=True)]

@@ -34,7 +34,7 @@ from interp.view.style import (
 )
 
 GAP = 26  # pixels between small multiples
-WIDEST = 1040  # pixels of a row of small multiples
+WIDEST = 960  # pixels of a row of small multiples
 BAR = 22.0  # pixels of a bar and the space beside it
 BAR_LABEL = 44  # characters of a label beside a bar
 
@@ -46,11 +46,13 @@ class Grid(NamedTuple):
         values: NaN where there is none.
         notes: a text a cell, '' for none; at a NaN the reason for it.
         marked: cells with a box around them.
+        name: stands above it where there are several.
     """
 
     values: Float[np.ndarray, "y x"]
     notes: Shaped[np.ndarray, "y x"] | None = None
     marked: Bool[np.ndarray, "y x"] | None = None
+    name: str = ""
 
 
 class Axes(NamedTuple):
@@ -68,11 +70,11 @@ def heatmap(values: Any, x: Iterable[object], y: Iterable[object], **options: An
     >>> heatmap([[0.5, -1.0]], ["the", " cat"], [0], title="Effect", x_title="token").layout.title.text
     'Effect'
     """
-    return heatmaps({"": Grid(_array(values))}, x, y, **options)
+    return heatmaps([Grid(_array(values))], x, y, **options)
 
 
 def heatmaps(
-    grids: Mapping[str, Grid],
+    grids: Sequence[Grid],
     x: Iterable[object],
     y: Iterable[object],
     *,
@@ -83,10 +85,10 @@ def heatmaps(
     signed: bool = True,
     limit: float | None = None,
 ) -> Figure:
-    """Heat maps of equal axes under their names, with one colour scale and their first rows on top.
+    """Heat maps of equal axes, with one colour scale and their first rows on top.
 
     Args:
-        grids: name -> cells [y, x]; cells without a value are grey and say why when pointed at.
+        grids: the maps; cells without a value are grey and say why when pointed at.
         x, y: a label for each column and row; equal labels stay apart.
         unit: what the values are in, beside the colours.
         signed: colours centred on 0; False for magnitudes, from 0 up.
@@ -97,22 +99,21 @@ def heatmaps(
     """
     x, y = list(x), list(y)
     shape = (len(y), len(x))
-    wrong = [f"{name!r} {grid.values.shape}" for name, grid in grids.items() if grid.values.shape != shape]
+    wrong = [str(grid.values.shape) for grid in grids if grid.values.shape != shape]
     if wrong or not grids or 0 in shape:
         raise OptionError(
-            f"heat maps {', '.join(wrong) or 'without cells'} for {shape[0]} row and {shape[1]} column labels; "
-            "give cells [row, column], and a label for each."
+            f"heat maps of shape {', '.join(wrong)} for {shape[0]} row and {shape[1]} column labels; give one map or "
+            "more of cells [row, column], and a label for each."
         )
-    several = len(grids) > 1
-    cell = _cell_size(shape, several)
+    cell = _cell_size(shape, several := len(grids) > 1)
     across = int(np.clip((WIDEST + GAP) // (cell[0] * len(x) + GAP), 1, len(grids)))
     axes = Axes(x, y, x_title, y_title)
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {}
-    size = _arrange(layout, list(grids) if several else [""], axes, cell, across)
-    for number, grid in enumerate(grids.values(), 1):
+    size = _arrange(layout, [grid.name for grid in grids], axes, cell, across)
+    for number, grid in enumerate(grids, 1):
         traces += _cells(grid, axes, unit, min(cell), {"xaxis": f"x{number}", "yaxis": f"y{number}"})
-    under = _legend(grids.values())
+    under = _legend(grids)
     below = label_width(x) * 0.75 if is_tilted(x, cell[0]) else 12
     margin = {
         "l": label_width(y) + 44,
@@ -120,7 +121,7 @@ def heatmaps(
         "t": 50 + 20 * several + 16 * bool(under),
         "b": below + 40,
     }
-    layout["coloraxis"] = _colours(grids.values(), signed, limit, unit, size[1])
+    layout["coloraxis"] = _colours(grids, signed, limit, unit, size[1])
     width, height = size[0] + margin["l"] + margin["r"], size[1] + margin["t"] + margin["b"]
     return figure_of(
         traces, width, height, title, under, margin=margin, plot_bgcolor=ABSENT, showlegend=False, **layout
@@ -173,16 +174,16 @@ def _array(values: Any) -> Float[np.ndarray, "..."]:
 
 def _cell_size(shape: tuple[int, int], several: bool) -> tuple[float, float]:
     """Width and height of one cell in pixels."""
-    room = (240, 330) if several else (760, 600)
+    room = (216, 330) if several else (760, 600)
     return float(np.clip(room[0] / shape[1], 9, 42)), float(np.clip(room[1] / shape[0], 9, 28))
 
 
-def _colours(grids: Any, signed: bool, limit: float | None, unit: str, height: float) -> dict[str, Any]:
+def _colours(grids: Sequence[Grid], signed: bool, limit: float | None, unit: str, height: float) -> dict[str, Any]:
     """The colour axis: symmetric around 0 for signed values, from 0 for magnitudes."""
     magnitudes = np.concatenate([np.abs(grid.values[np.isfinite(grid.values)]) for grid in grids])
     top = limit or float(magnitudes.max(initial=0.0)) or 1.0
     scale = DIVERGING if signed else SEQUENTIAL
-    bar = {"title": {"text": escape(unit), "side": "top"}, "thickness": 14, "outlinewidth": 0}
+    bar = {"title": {"text": escape(unit), "side": "top"}, "thickness": 14, "outlinewidth": 0, "x": 1, "xpad": 16}
     return {
         "colorscale": [[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
         "cmin": -top if signed else 0.0,
@@ -210,7 +211,7 @@ def _number(value: float, unit: str) -> str:
     return "no value" if np.isnan(value) else escape(f"{value:.4g} {unit}")
 
 
-def _legend(grids: Any) -> str:
+def _legend(grids: Sequence[Grid]) -> str:
     """What grey and boxes mean, where there are any."""
     words = ["grey: no value"] if not all(np.isfinite(grid.values).all() for grid in grids) else []
     words += ["boxed: kept"] if any(grid.marked is not None and grid.marked.any() for grid in grids) else []

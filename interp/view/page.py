@@ -5,7 +5,7 @@ A content-security policy in the page forbids the browser to load anything from 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def save(figure: Figure, path: str | Path) -> Path:
     Raises:
         OptionError: another ending.
     """
-    title = figure.layout.title.text or "Figure"
+    title = unescape(figure.layout.title.text or "Figure")
     return _write(path, title, [_drawn(figure, 1)])
 
 
@@ -74,7 +74,7 @@ def view(circuit: Circuit, path: str | Path, *, tokens: Sequence[str] = ()) -> P
             parts.append(_drawn(figure, number))
     parts += [_members(circuit, over) for over in ROWS if circuit.count(over)]
     parts += ["<h2>Provenance</h2>", _origin(source)]
-    return _write(path, escape(title), parts)
+    return _write(path, title, parts)
 
 
 def _members(circuit: Circuit, over: str) -> str:
@@ -126,7 +126,7 @@ def _cell(value: Any) -> str:
 
 
 def _write(path: str | Path, title: str, parts: Sequence[str]) -> Path:
-    """A whole page around `parts`, which are HTML, as is `title`."""
+    """A whole page around `parts`, which are HTML."""
     path = Path(path)
     if path.suffix != ".html":
         raise OptionError(
@@ -136,7 +136,7 @@ def _write(path: str | Path, title: str, parts: Sequence[str]) -> Path:
     from plotly.offline import get_plotlyjs
 
     head = (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
     )

@@ -120,7 +120,7 @@ def slow() -> PreTrainedTokenizer:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Public data that lies beside the project on some machines."""
+    """Public data, where it lies beside the project."""
     if not SHARED.is_dir():
         pytest.skip("the shared data folder is not here")
     return SHARED

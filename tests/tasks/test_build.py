@@ -1,6 +1,7 @@
 """make_task: what becomes of good pairs, and every fault told with its tokens."""
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -145,6 +146,12 @@ def test_reading_stops_at_the_number_wanted(tokenizer: Any) -> None:
         raise AssertionError("read further than needed")
 
     assert len(make_task("one", endless(), tokenizer, n=1)) == 1
+
+
+def test_a_search_that_finds_nothing_ends(tokenizer: Any) -> None:
+    endless = (Pair(f"Mary went to{' to' * i}", " Zoe") for i in itertools.count())
+    with pytest.raises(TaskError, match=r"0 good distinct pairs for the 1 asked for(.|\n)*unknown words \(221\)"):
+        make_task("none", endless, tokenizer, on_fault="drop", n=1)
 
 
 def test_the_first_piece_of_an_answer_can_be_scored(tokenizer: Any) -> None:

@@ -33,9 +33,25 @@ def test_toy_facts_are_told_as_the_model_was_not_trained_on(toy_tokenizer: Any) 
     assert len({text.split()[0] for text in task.clean.texts or ()}) > 10
 
 
-def test_every_fact_that_fits_is_one_prompt(bpe: Any) -> None:
+def test_every_fact_with_a_partner_is_one_prompt(bpe: Any) -> None:
     task = facts(bpe, relation="language")
-    assert len(task) == len(set(task.groups["entity"])) > 40
+    assert (
+        len(task) == len(set(task.groups["entity"])) == len(STANDARD["language"]) and task.parameters["dropped"] == {}
+    )
+
+
+def test_a_partner_has_as_many_tokens_and_another_answer(bpe: Any) -> None:
+    entries = [
+        ("France", "Paris"),
+        ("Italy", "Rome"),
+        ("old France", "Berlin"),
+        ("old Italy", "Madrid"),
+        ("Spain", "Rome"),
+    ]
+    for seed in range(5):
+        task = facts(bpe, seed=seed, lists={"capital": [*entries, ("very old Spain", "Oslo")]})
+        assert sorted(task.groups["entity"]) == ["France", "Italy", "Spain", "old France", "old Italy"]
+        assert task.parameters["dropped"] == {}
 
 
 def test_examples_stand_before_the_prompt_with_their_answers(bpe: Any) -> None:

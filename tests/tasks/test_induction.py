@@ -1,5 +1,6 @@
 """Induction: the second half repeats the first, and nothing in the corrupted prompt."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,11 +27,12 @@ def test_the_corrupted_first_half_holds_nothing_of_the_second() -> None:
         assert corrupted[6:] == clean[6:] and not set(corrupted[:6]) & set(clean)
 
 
-def test_a_tokenizers_bos_stands_first_and_special_tokens_nowhere_else(pieces: Any) -> None:
-    task = induction(pieces, n=20, length=5)
+def test_a_tokenizers_bos_stands_first_and_special_tokens_nowhere_else(words: Callable[..., Any]) -> None:
+    tokenizer = words("a b c d e f g h", "<s>")
+    task = induction(tokenizer, n=5, length=8)
     for ids in task.clean.rows() + task.require_corrupted().rows():
-        assert ids[0] == pieces.bos_token_id and not set(ids[1:]) & set(pieces.all_special_ids)
-    assert task.roles["first_half"][0] == tuple(range(1, 6)) and task.tokenizer_fingerprint
+        assert ids[0] == tokenizer.bos_token_id and not set(ids[1:]) & set(tokenizer.all_special_ids)
+    assert task.roles["first_half"][0] == tuple(range(1, 9)) and task.tokenizer_fingerprint
     assert task.clean.tokens[0][0] == "<s>"
 
 
