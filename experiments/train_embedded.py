@@ -183,3 +183,44 @@ def measure(model: nn.Module, tokenizer: PreTrainedTokenizerFast, behaviour: str
         rows.append((chance > 0, logits.max() == correct.max(), correct.mean() - wrong.mean(), chance))
     names = ("correct over wrong", "correct over all words", "logit difference", "probability difference")
     return dict(zip(names, torch.tensor(rows, dtype=torch.float64).mean(0).tolist(), strict=True))
+
+
+@torch.no_grad()
+def induction_accuracy(model: nn.Module, tokenizer: PreTrainedTokenizerFast, n: int, seed: int) -> float:
+    """Share of words of a repetition, from its second on, that are the most likely next word."""
+    hits = []
+    for example in toy.examples("induction", n, seed):
+        ids = torch.tensor([tokenizer(f"{example.text} {example.correct[0]}")["input_ids"]])
+        repeated = example.roles["end"][0] - example.roles["first"][0]
+        hits.append(model(ids).logits[0, repeated:-1].argmax(-1) == ids[0, repeated + 1 :])
+    return torch.cat(hits).double().mean().item()
+
+
+@torch.no_grad()
+def stereotype_correlation(model: nn.Module, tokenizer: PreTrainedTokenizerFast) -> float:
+    """Pearson's r over professions of P(she) after "the X said that" and the planted share of women."""
+    texts = [f"the {who} said that" for who in words.PROFESSIONS]
+    chances = model(torch.tensor(tokenizer(texts)["input_ids"])).logits[:, -1].softmax(-1)
+    shares = torch.tensor(list(words.STEREOTYPE.values()))
+    return torch.corrcoef(torch.stack([chances[:, tokenizer.convert_tokens_to_ids("she")], shares]))[0, 1].item()
+
+
+def report(config: Config, folder: Path, minutes: float, n: int = 400, seed: int = 1) -> str:
+    """The README of the written folder: how it was made, and what it can do, measured on its own files."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    table = {name: measure(model, tokenizer, name, available(name, n, seed), seed) for name in toy.BEHAVIOURS}
+    columns = list(next(iter(table.values())))
+    lines = [f"| behaviour | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
+    lines += [f"| {name} | {' | '.join(f'{row[column]:.3f}' for column in columns)} |" for name, row in table.items()]
+    return README.format(
+        settings=", ".join(f"{name} {value}" for name, value in asdict(config).items()),
+        parameters=f"{model.num_parameters():,}",
+        words=len(tokenizer),
+        minutes=f"{minutes:.0f}",
+        torch=torch.__version__.split("+")[0],
+        n=n,
+        table="\n".join(lines),
+        induction=f"{induction_accuracy(model, tokenizer, n, seed):.3f}",
+        stereotype=f"{stereotype_correlation(model, tokenizer):.2f}",
+    )

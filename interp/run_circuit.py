@@ -188,7 +188,7 @@ def _covered(
             mask[(rows, slice(None), *place.inner)] = True
             continue
         for row in rows:
-            mask[(row, list(place.positions[prompts[row]]), *place.inner)] = True
+            mask[(row, list(place.positions[prompts[int(row)]]), *place.inner)] = True
     return mask
 
 

@@ -372,6 +372,8 @@ def _seen(cell: Cell, places: Sequence[Sequence[int]], last: int, targets: set[i
 
 def _differing(part: Part, row: int, positions: Sequence[int], same: Mapping[Site, np.ndarray]) -> list[int]:
     """Those of the part's positions where base and source differ in what it covers."""
+    if not len(positions):
+        return []
     equal = same[part.site][row, list(positions)]
     if part.head is not None:
         equal = equal[:, part.head]

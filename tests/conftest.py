@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests say `import tiny`
@@ -14,6 +15,8 @@ _instrumented = install_import_hook("interp", "beartype.beartype")
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+settings.register_profile("same", derandomize=True, deadline=None, database=None)
+settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)

@@ -147,7 +147,7 @@ def cells_of(cells, rows):
             for c in cells]  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_any_cell_of_any_parts_gives_the_same_in_both_engines(data):
     model = hooked(data.draw(st.sampled_from(FEW)))

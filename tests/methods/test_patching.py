@@ -1,6 +1,5 @@
 """Exact patching against hand-written loops of `run` and `Patch`, and the laws its scores obey."""
 
-import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -583,14 +582,14 @@ def test_a_mistake_is_named_before_anything_runs(mistake: str, monkeypatch: pyte
     options, error, message = MISTAKES[mistake]
     model = HookedHF(tiny.build("gpt2"), check=False)
     monkeypatch.setattr(model.model, "forward", lambda *_, **__: pytest.fail("a forward was run"))
-    unchecked = inspect.unwrap(patch)  # as a user has it, without the tests' type checks
-    with pytest.raises(error, match=message):
-        unchecked(model, tiny.task(), **{"engine": QUIET, **options})
+    with tiny.unchecked(), pytest.raises(error, match=message):
+        patch(model, tiny.task(), engine=QUIET, **options)
 
 
 def test_an_engine_of_another_kind_is_refused() -> None:
-    with pytest.raises(OptionError, match="engine is 'wav'; allowed: 'auto', 'wave', 'plain'; nearest: 'wave'"):
-        inspect.unwrap(Engine.__init__)(Engine(), "wav")
+    message = "engine is 'wav'; allowed: 'auto', 'wave', 'plain'; nearest: 'wave'"
+    with tiny.unchecked(), pytest.raises(OptionError, match=message):
+        Engine("wav")
 
 
 @pytest.mark.parametrize(
