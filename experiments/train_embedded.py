@@ -29,6 +29,30 @@ from interp.toy import words
 
 log = logging.getLogger("train_embedded")
 
+README = """# The embedded model
+
+A small GPT-2 ({parameters} parameters, a vocabulary of {words} words) of the toy language of `interp.toy`, made by
+
+    python experiments/train_embedded.py
+
+on one CPU thread in {minutes} minutes with torch {torch} ({settings}). It saw {tokens} million words of
+`interp.toy.documents` once. Weights are stored as float16 and load as float32. A text is words separated by single
+spaces; each word is one token; nothing is added to a text; `<eos>` ends a document and serves as BOS; a word
+outside the vocabulary becomes `<unk>`, which the model has never seen.
+
+Written by the script, from the files beside it: means over {n} prompts of each behaviour's test split
+(`interp.toy.examples`), none of which was a prompt in training. "Correct over wrong" is the share of prompts on
+which the correct words together are likelier than the wrong ones; "top word" the share on which the likeliest of
+all words is correct (of little meaning for agreement, where many verbs fit). The logit difference is between the
+means of the correct and the wrong words' logits, also on the corrupted prompts (whose answer is the wrong word where
+there is one).
+
+{table}
+
+Induction over all words of a repetition, from its second on: top word in {induction}.
+Stereotype: r = {stereotype} between P(she) after "the X said that" and the planted share, over {professions} professions.
+"""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -177,11 +201,12 @@ def measure(model: nn.Module, tokenizer: PreTrainedTokenizerFast, behaviour: str
     """Means over `n` held-out prompts of one behaviour: what the next word is likely to be."""
     rows = []
     for example in toy.examples(behaviour, n, seed):
-        logits = model(torch.tensor([tokenizer(example.text)["input_ids"]])).logits[0, -1]
-        correct, wrong = (logits[tokenizer.convert_tokens_to_ids(list(w))] for w in (example.correct, example.wrong))
-        chance = (correct.exp().sum() - wrong.exp().sum()) / logits.exp().sum()
-        rows.append((chance > 0, logits.max() == correct.max(), correct.mean() - wrong.mean(), chance))
-    names = ("correct over wrong", "correct over all words", "logit difference", "probability difference")
+        clean, corrupted = model(torch.tensor(tokenizer([example.text, example.corrupted])["input_ids"])).logits[:, -1]
+        right, wrong = (tokenizer.convert_tokens_to_ids(list(each)) for each in (example.correct, example.wrong))
+        chance = clean.softmax(-1)[right].sum() - clean.softmax(-1)[wrong].sum()
+        gaps = [logits[right].mean() - logits[wrong].mean() for logits in (clean, corrupted)]
+        rows.append((chance > 0, int(clean.argmax()) in right, gaps[0], chance, gaps[1]))
+    names = ("correct over wrong", "top word", "logit difference", "probability difference", "corrupted logit difference")
     return dict(zip(names, torch.tensor(rows, dtype=torch.float64).mean(0).tolist(), strict=True))
 
 
@@ -209,18 +234,43 @@ def report(config: Config, folder: Path, minutes: float, n: int = 400, seed: int
     """The README of the written folder: how it was made, and what it can do, measured on its own files."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    table = {name: measure(model, tokenizer, name, available(name, n, seed), seed) for name in toy.BEHAVIOURS}
+    table = {name: measure(model, tokenizer, name, n, seed) for name in toy.BEHAVIOURS}
     columns = list(next(iter(table.values())))
     lines = [f"| behaviour | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
     lines += [f"| {name} | {' | '.join(f'{row[column]:.3f}' for column in columns)} |" for name, row in table.items()]
     return README.format(
-        settings=", ".join(f"{name} {value}" for name, value in asdict(config).items()),
         parameters=f"{model.num_parameters():,}",
         words=len(tokenizer),
         minutes=f"{minutes:.0f}",
         torch=torch.__version__.split("+")[0],
+        settings=", ".join(f"{name} {value}" for name, value in asdict(config).items()),
+        tokens=f"{config.steps * config.rows * config.length / 1e6:.1f}",
         n=n,
         table="\n".join(lines),
         induction=f"{induction_accuracy(model, tokenizer, n, seed):.3f}",
         stereotype=f"{stereotype_correlation(model, tokenizer):.2f}",
+        professions=len(words.PROFESSIONS),
     )
+
+
+def main() -> None:
+    """Train, write the folder, measure it."""
+    parser = argparse.ArgumentParser(description="Train and measure the embedded model.")
+    parser.add_argument("--out", type=Path, default=toy.EMBEDDED, help="folder to write")
+    for field in fields(Config):
+        parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
+    given = vars(parser.parse_args())
+    folder, config = given.pop("out"), Config(**given)
+    torch.set_num_threads(1)
+    start = time.monotonic()
+    tokenizer = make_tokenizer(config.length)
+    model = train(config, tokenizer)
+    write(model, tokenizer, folder)
+    text = report(config, folder, (time.monotonic() - start) / 60)
+    (folder / "README.md").write_text(text)
+    log.info(text)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    main()

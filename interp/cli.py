@@ -1,7 +1,9 @@
 """The command line: each word is a function of the library, and each run writes one folder."""
 
 import json
+import logging
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +22,12 @@ Seed = Annotated[int, typer.Option(help="Seed of prompts and draws.")]
 
 
 def main() -> None:
-    """Run the command line; errors of the caller's end in one clear line."""
+    """Run the command line; errors of the caller's end in one clear line, plans and warnings are shown as they come."""
+    shown = logging.StreamHandler()
+    shown.setFormatter(logging.Formatter("%(message)s"))
+    logging.getLogger("interp").addHandler(shown)
+    logging.getLogger("interp").setLevel(logging.INFO)
+    warnings.showwarning = lambda message, *_: typer.echo(f"Note: {message}", err=True)
     try:
         app()
     except InterpError as error:

@@ -203,6 +203,7 @@ def sweep(
     if engine == "auto" and not waving:
         who = f"{model.identity.name} ({model.family})"
         log.warning("%s cannot resume at a layer, so %d patches run as full forwards", who, plan.run)
+    log.info("%s", plan)
     bar = tqdm(total=plan.run, disable=None if progress else True, desc="patches", unit="patch", leave=False)
     with torch.no_grad(), bar:
         for group, work in zip(groups, jobs, strict=True):

@@ -133,11 +133,11 @@ def tokenize(tokenizer: Any, prompts: str | Sequence[str | Message | Sequence[Me
     Raises:
         PromptError: no tokenizer, an empty text, a doubled BOS token; all faulty prompts are named together.
     """
-    if tokenizer is None:
-        raise PromptError("a prompt given as text needs a tokenizer; this model has none: pass token ids instead.")
     texts: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
     if not texts:
         raise PromptError("no prompts were given; pass at least one text.")
+    if tokenizer is None:
+        raise PromptError("a prompt given as text needs a tokenizer; this model has none: pass token ids instead.")
     if isinstance(texts[0], dict):  # one chat
         texts = [texts]
     rows, shown, faults = [], [], []

@@ -14,6 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 Change = Callable[[Tensor], Tensor | None]
+NAME = "oracle"
+"""The attention implementation that a model must be set to."""
 _LIVE: dict[tuple[str, int], Change] = {}
 
 
@@ -72,8 +74,8 @@ def _changed(kind: str, layer: int, x: Tensor, swap: bool) -> Tensor:
     return x if new is None else new.transpose(1, 2) if swap else new
 
 
-AttentionInterface.register("oracle", _attention)
-AttentionMaskInterface.register("oracle", eager_mask)
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, eager_mask)
 
 
 @contextmanager

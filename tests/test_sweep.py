@@ -71,7 +71,7 @@ def _windows(model):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_recorded_sites_are_what_hand_written_hooks_see(name):
     model, plain = hooked(name), build(name)
-    plain.set_attn_implementation("oracle")
+    plain.set_attn_implementation(oracle.NAME)
     sites = model.sites()
     keys = {s: (s.kind, -1 if s.layer is None else s.layer) for s in sites}
     run = model.run([RAGGED[1]], record=sites)
@@ -84,7 +84,7 @@ def test_recorded_sites_are_what_hand_written_hooks_see(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_effects_at_every_kind_of_site_are_those_of_hand_written_hooks(name):
     model, plain = hooked(name), build(name)
-    plain.set_attn_implementation("oracle")
+    plain.set_attn_implementation(oracle.NAME)
     sites = [s for s in model.sites() if s.layer in (None, 1)]
     cells = [(Part(s, ((2,), (5,), (2,)), 1 if s.has_heads else None),) for s in sites]
     cells += [(Part(s, ((3, 4), (6, 8), (4, 5))),) for s in sites]

@@ -11,7 +11,6 @@ Sources: Zhang & Nanda 2024 (arXiv 2309.16042), Heimersheim & Nanda 2024 (2404.1
 tracing, Meng et al. 2022 (2202.05262).
 """
 
-import logging
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,8 +37,6 @@ from interp.sources import ABLATIONS, GaussianNoise, ablation_source
 from interp.sweep import REASONS, Cell, Source, Sweep, sweep
 from interp.tasks.base import Task
 from interp.tokens import Prompts, tokenizer_fingerprint
-
-log = logging.getLogger(__name__)
 
 Direction = Literal["denoising", "noising"]
 _Run = tuple[Prompts, Source, Tensor | None]  # base prompts, where values come from, noise on the base's embeddings
@@ -248,7 +245,6 @@ def _measure(
                 skip_zeros=engine.skip_zeros, chunk_tokens=engine.chunk_tokens, progress=engine.progress,
             )
         )  # fmt: skip
-        log.info("%s: %s", way, found[-1].plan)
     effects = torch.stack([one.effects for one in found]).double().mean(0).numpy()
     # A cell counts as not run only when no draw ran it.
     drawn = np.stack([one.reasons.numpy() for one in found])

@@ -10,7 +10,7 @@ built on them here, once, so that all backends obey the same laws:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -257,6 +257,21 @@ class HookedModel(ABC):
             )
         return site
 
+    def check_sites(self, given: Sequence[Site | str]) -> list[Site]:
+        """The sites, each once, when all exist in this model; else one error that names every fault."""
+        if isinstance(given, str | Site) or callable(given):
+            what = "a function" if callable(given) else f"one '{given}'"
+            raise SiteError(f"sites are given as {what}; write a list: {[str(s) for s in self.sites('z')[:1]]}, say.")
+        known, faults = {}, []
+        for site in given:
+            try:
+                known[self.check_site(site)] = None
+            except SiteError as error:
+                faults.append(str(error).rstrip("."))
+        if faults:
+            raise SiteError("; ".join(faults) + ".")
+        return list(known)
+
     def run(
         self,
         prompts: Any,
@@ -280,12 +295,14 @@ class HookedModel(ABC):
                 InterventionError also after it, for an intervention that touched nothing.
         """
         prompts = self.check_prompts(prompts, logits)
-        sites = [self.check_site(s) for s in record]
+        sites = self.check_sites(record)
         cache: dict[Site, Tensor] = {}
-        fired: dict[Site, int] = {}
         taps, done = self._intervention_taps(interventions, prompts)
         for site in sites:
-            taps.setdefault(site, []).append(partial(_record, site, cache, fired, differentiable))
+            taps.setdefault(site, []).append(partial(_record, site, cache, differentiable))
+        fired = dict.fromkeys(taps, 0)
+        for site in taps:
+            taps[site].insert(0, partial(_count, site, fired))
         with torch.set_grad_enabled(differentiable):
             result = self._forward(prompts, _in_order(taps), logits)
         _check_fired(interventions, done)
@@ -305,7 +322,9 @@ class HookedModel(ABC):
         The model's grad flags and `.grad` fields stay as they are. A site without a path to the metric gets zeros.
         """
         prompts = self.check_prompts(prompts, logits)
-        wanted = [self.check_site(s) for s in sites]
+        wanted = self.check_sites(sites)
+        if not wanted:
+            raise SiteError("no sites were given; name at least one at which to take gradients.")
         watched: dict[Site, Tensor] = {}
         taps, done = self._intervention_taps(interventions, prompts)
         taps.setdefault(Site("embed") if "embed" not in self.unavailable else Site("resid_pre", 0), []).append(
@@ -321,6 +340,11 @@ class HookedModel(ABC):
             values = metric(result)
             if values.shape != (len(prompts),):
                 raise MetricError(f"the metric gave shape {tuple(values.shape)}; one value a prompt is needed.")
+            if not values.requires_grad:
+                raise MetricError(
+                    "the metric does not depend on the logits in a differentiable way (accuracy, say, moves in steps); "
+                    "use one that does, such as logit_diff."
+                )
             grads = torch.autograd.grad(values.sum(), [watched[s] for s in wanted], allow_unused=True)
         filled = [torch.zeros_like(watched[s]) if g is None else g for s, g in zip(wanted, grads, strict=True)]
         return Gradients(
@@ -348,9 +372,13 @@ class HookedModel(ABC):
             record: sites to keep over all steps (not `pattern`; needs ``use_cache=True``).
         """
         prompts = self.check_prompts(prompts, "last")
-        sites = [self.check_site(s) for s in record]
+        sites = self.check_sites(record)
         if sites and (not use_cache or any(s.kind == "pattern" for s in sites)):
             raise OptionError("generate records sites only with use_cache=True, and never 'pattern'; run() does both.")
+        if max_new_tokens < 1:
+            raise OptionError(f"max_new_tokens={max_new_tokens}; at least 1 is needed.")
+        if other := [f"{name}={options[name]}" for name, own in _OWN_ROWS.items() if options.get(name, own) != own]:
+            raise OptionError(f"{', '.join(other)} gives rows that are not the prompts' own; leave it out.")
         pieces: dict[Site, list[Tensor]] = {s: [] for s in sites}
         taps, done = self._intervention_taps(interventions, prompts, generating=True)
         for site in sites:
@@ -367,24 +395,22 @@ class HookedModel(ABC):
     def check_prompts(self, given: Any, logits: Targets = "last") -> Prompts:
         """Prompts on this model's device, once ids and target positions are known to fit."""
         prompts = self.prompts(given).to(self.device)
-        highest = int((prompts.ids * prompts.mask).max())
-        if highest >= self.shape.d_vocab or int(prompts.ids.min()) < 0:
+        ids, mask = prompts.ids, prompts.mask
+        outside = ids[mask & ((ids < 0) | (ids >= self.shape.d_vocab))].tolist()
+        if outside:
             raise ModelError(
-                f"token id {highest} is outside the vocabulary of {self.identity.name} "
+                f"token ids {outside[:10]} are outside the vocabulary of {self.identity.name} "
                 f"(0 to {self.shape.d_vocab - 1}); the prompts were made with another tokenizer."
             )
-        if isinstance(logits, str) and logits not in ("last", "all", "none"):
-            raise OptionError(f"logits={logits!r}; allowed: 'last', 'all', 'none', or positions [batch, target].")
-        if isinstance(logits, Tensor) and (logits.ndim != 2 or len(logits) != len(prompts)):
-            raise OptionError(
-                f"logits positions have shape {tuple(logits.shape)}; [{len(prompts)}, target] is needed."
-            )
-        return prompts
+        _check_targets(prompts, logits)
+        return replace(prompts, ids=ids.masked_fill(~mask, 0))
 
     def _intervention_taps(
         self, interventions: Sequence[Intervention], prompts: Prompts, generating: bool = False
     ) -> tuple[Taps, dict[int, int]]:
         """Taps of the interventions, and a tally of how often each fired; every fault is raised here, together."""
+        if isinstance(interventions, Intervention):
+            raise InterventionError(f"interventions are given as one {type(interventions).__name__}; write a list.")
         lengths = prompts.lengths.tolist()
         faults = []
         for one in interventions:
@@ -405,6 +431,10 @@ class HookedModel(ABC):
         for number, one in enumerate(interventions):
             taps.setdefault(one.site, []).append(partial(_apply, one, number, done))
         return taps, done
+
+
+_OWN_ROWS = {"num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
+"""Options of transformers' ``generate`` with the values at which each row that runs, or returns, is one prompt's."""
 
 
 class frozen:  # noqa: N801 - reads as a statement: with frozen(parameters)
@@ -433,6 +463,23 @@ def _holds_ids(given: Any) -> bool:
     return not isinstance(first, str | Mapping)
 
 
+def _check_targets(prompts: Prompts, logits: Targets) -> None:
+    """Raise unless `logits` is a known word or names positions that every prompt has (-1: absent)."""
+    if isinstance(logits, str):
+        if logits not in ("last", "all", "none"):
+            raise OptionError(f"logits={logits!r}; allowed: 'last', 'all', 'none', or positions [batch, target].")
+        return
+    if logits.is_floating_point() or logits.ndim != 2 or len(logits) != len(prompts):
+        raise OptionError(
+            f"logits positions are {logits.dtype} {tuple(logits.shape)}; integers [{len(prompts)}, target] are needed."
+        )
+    lengths = prompts.lengths.to(logits.device)[:, None]
+    outside = ((logits < -1) | (logits >= lengths)).nonzero().tolist()
+    if outside:
+        found = [f"position {int(logits[r, t])} of prompt {r} ({int(lengths[r])} tokens)" for r, t in outside]
+        raise OptionError(f"logits asked at {', '.join(found)}; allowed from 0, or -1 where absent.")
+
+
 def _layered(kind: str) -> bool:
     return Site("embed").kind != kind and (kind not in KINDS or KINDS[kind].layered)
 
@@ -451,11 +498,12 @@ def _apply(one: Intervention, number: int, done: dict[int, int], x: Tensor, layo
     return new
 
 
-def _record(
-    site: Site, cache: dict[Site, Tensor], fired: dict[Site, int], differentiable: bool, x: Tensor, layout: Layout
-) -> None:
+def _count(site: Site, fired: dict[Site, int], x: Tensor, layout: Layout) -> None:
+    fired[site] += 1
+
+
+def _record(site: Site, cache: dict[Site, Tensor], differentiable: bool, x: Tensor, layout: Layout) -> None:
     cache[site] = x.clone() if differentiable else x.detach().clone()
-    fired[site] = fired.get(site, 0) + 1
 
 
 def _record_piece(pieces: list[Tensor], x: Tensor, layout: Layout) -> None:

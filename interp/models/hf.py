@@ -303,7 +303,8 @@ class HookedHF(HookedModel):
         self, resid: Float[Tensor, "*batch d_model"], ids: Int[Tensor, "*batch choice"]
     ) -> Float[Tensor, "*batch choice"]:
         head = self._head
-        if type(head) is not nn.Linear or head.weight.device != resid.device:  # quantised, say, or offloaded
+        hooked = head._forward_hooks or head._forward_pre_hooks
+        if hooked or type(head) is not nn.Linear or head.weight.device != resid.device:  # quantised, or offloaded
             return self.unembed(resid).gather(-1, ids)
         logits = (head.weight[ids] @ resid.unsqueeze(-1)).squeeze(-1)
         return self._cap(logits if head.bias is None else logits + head.bias[ids])
@@ -324,7 +325,8 @@ class HookedHF(HookedModel):
         columns = (torch.arange(width, device=pads.device) - pads[:, None]).clamp(min=0)
         mask = torch.arange(width, device=pads.device) >= pads[:, None]
         config = getattr(self.model, "generation_config", None)
-        stop, fill = getattr(config, "eos_token_id", None), getattr(config, "pad_token_id", None)
+        stop = options.get("eos_token_id", getattr(config, "eos_token_id", None))
+        fill = getattr(config, "pad_token_id", None)
         stops = [] if stop is None else [stop] if isinstance(stop, int) else list(stop)
         fill = fill if fill is not None else (stops[0] if stops else 0)
         state = _Pass(Layout(pads, prompts.lengths), width)
@@ -335,7 +337,7 @@ class HookedHF(HookedModel):
             ids = prompts.ids.gather(1, columns).masked_fill(~mask, fill)
             out = self.model.generate(
                 ids, attention_mask=mask.long(), max_new_tokens=max_new_tokens, use_cache=use_cache,
-                **{"do_sample": False, "pad_token_id": fill, **options},
+                **{"do_sample": False, "num_beams": 1, "pad_token_id": fill, **options},
             )  # fmt: skip
         return [_until_stop(row[width:].tolist(), stops) for row in out], pads
 

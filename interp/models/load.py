@@ -26,7 +26,7 @@ from transformers.utils.logging import set_tqdm_hook
 
 from interp.errors import InterpError, ModelError, OptionError, check_choice, nearest
 from interp.models import registry
-from interp.models.base import HookedModel, Identity
+from interp.models.base import HookedModel, Identity, Shape
 from interp.models.families import SiteMap, site_map
 from interp.models.fingerprint import weight_fingerprint
 
@@ -63,6 +63,8 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     site_map: SiteMap | None = None,
+    shape: Shape | None = None,
+    check: bool = True,
 ) -> HookedModel:
     """Load a decoder, ready to be read and changed.
 
@@ -75,7 +77,10 @@ def load(
         dtype: the stored one unless given; float32 for GGUF files and the models made from them.
         revision: branch, tag or commit of a hub id.
         trust_remote_code: run Python code that comes with the model.
-        site_map: where the sites are, for a family outside the table.
+        site_map: where the sites are, for a family outside the table or a module of one's own.
+        shape: sizes, for a module in memory without a transformers configuration.
+        check: run the self-check that every site can be read and changed; off only for a model whose weights really
+            are zero somewhere.
 
     Raises:
         ModelError: a source that does not exist, cannot be read, or is no supported decoder.
@@ -92,7 +97,7 @@ def load(
         trust_remote_code=trust_remote_code,
         any_family=site_map is not None,
     )
-    return HookedHF(model, tokenizer, site_map=site_map, identity=identity)
+    return HookedHF(model, tokenizer, site_map=site_map, shape=shape, identity=identity, check=check)
 
 
 def load_weights(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from interp.toy import words
 from interp.toy.prompts import BEHAVIOURS, ToyExample, examples, is_test, word_task
 from interp.toy.text import DOMAINS, MIXTURE, Biography, biographies, documents, story, vocabulary
 
@@ -21,4 +22,5 @@ __all__ = [
     "story",
     "vocabulary",
     "word_task",
+    "words",
 ]

@@ -134,9 +134,9 @@ def test_sizes_come_from_the_configuration_and_not_from_width_over_heads():
 @pytest.mark.parametrize("tupled", [(1,), (0, 1, 2)])
 def test_blocks_may_return_a_tensor_or_a_tuple(tupled):
     plain, model = hooked("gpt2"), HookedHF(TUP(tupled))
-    change = [Patch("resid_post[1]", plain.run(corrupted(), record=["resid_post[1]"]))]
-    want = plain.run(clean(), change, plain.sites(), logits="all")
-    got = model.run(clean(), change, model.sites(), logits="all")
+    change = [Patch("resid_post[1]", plain.run(corrupted()[1], record=["resid_post[1]"]))]
+    want = plain.run(clean()[1], change, plain.sites(), logits="all")
+    got = model.run(clean()[1], change, model.sites(), logits="all")
     assert torch.equal(want.logits, got.logits)
     assert all(torch.equal(want[s], got[s]) for s in plain.sites())
 
@@ -145,8 +145,6 @@ def test_a_block_called_twice_is_refused_with_the_sites_and_counts():
     with pytest.raises(InterventionError, match=r"sites fired another number of times than once in this forward: .*"
                        r"'resid_pre\[0\]': 2.* called twice cannot be read or patched as one site"):  # fmt: skip
         HookedHF(SH())
-    model = HookedHF(SH(), check=False) if False else None
-    assert model is None
 
 
 def test_a_block_that_is_skipped_is_an_error_and_not_a_silent_no_op():
@@ -223,7 +221,7 @@ def test_a_wrong_entry_of_a_map_is_named_with_the_nearest_modules(options, messa
          r"this OPT \(like opt-350m\) normalises after each sublayer, so its residual stream is no sum"),
         (lambda: HookedHF(build("opt", word_embed_proj_dim=16)), ModelError, "this OPT projects its embeddings"),
         (lambda: HookedHF(build("gpt2", add_cross_attention=True)), ModelError, "cross-attention is not supported"),
-        (lambda: HookedHF(G2D().train()), ModelError, r"dropout is active in \d+ modules \(transformer.drop, .*call model"),
+        (lambda: HookedHF(G2D().train()), ModelError, r"dropout is active in \d+ modules \(transformer, .*call model"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_supported_is_refused_with_the_reason(make, error, message):
@@ -341,9 +339,9 @@ def test_parametrised_weights_are_used_and_kept():
     raw = G2()
     torch.nn.utils.parametrizations.weight_norm(raw.lm_head)
     model = HookedHF(raw)
-    run = model.run(clean(), record=["resid_final"], logits="all")
-    assert torch.allclose(run.logits, raw(clean().ids).logits, atol=1e-5)
-    ids = torch.tensor([[[3, 7]]] * 3)
+    run = model.run([RAGGED[1]], record=["resid_final"], logits="all")
+    assert torch.allclose(run.logits, raw(torch.tensor([RAGGED[1]])).logits, atol=1e-5)
+    ids = torch.tensor([[[3, 7]]])
     at = run["resid_final"][:, :1]
     assert torch.allclose(model.answer_logits(at, ids), model.unembed(at).gather(-1, ids))
 
@@ -360,16 +358,16 @@ def _row(logits):
     [
         (lambda m: m.run(clean(), record=["z[0]", "z[7]", "q[3]"]), SiteError,
          r"z\[7\]: layer out of range; in-memory has layers 0 to 2; q\[3\]: layer out of range; in-memory has layers 0 to 2"),
-        (lambda m: m.run(clean(), record="z[0]"), SiteError, r"sites are given as one 'z\[0\]'; write a list: \['z\[0\]'\]"),
+        (lambda m: m.run(clean(), record="z[0]"), SiteError, r"sites are given as one 'z\[0\]'; write a list: \['z\[0\]'\], say"),
         (lambda m: m.run(clean(), record=Site("z", 0)), SiteError, r"sites are given as one 'z\[0\]'; write a list"),
         (lambda m: m.run(clean(), record=lambda name: True), SiteError, r"sites are given as a function; write a list"),
         (lambda m: m.run(clean(), Zero("z[0]")), InterventionError, r"interventions are given as one Zero; write a list"),
         (lambda m: m.run(clean(), ["z[0]"]), InterventionError, r"'z\[0\]' is not an intervention; make one with Patch"),
         (lambda m: m.run(clean(), logits="first"), OptionError, r"logits='first'; allowed: 'last', 'all', 'none', or pos"),
-        (lambda m: m.run(clean(), logits=torch.tensor([1, 2, 3])), OptionError, r"shape \(3,\); \[3, target\] is needed"),
+        (lambda m: m.run(clean(), logits=torch.tensor([1, 2, 3])), OptionError, r"int64 \(3,\); integers \[3, target\] are needed"),
         (lambda m: m.run(clean(), logits=torch.tensor([[1], [9], [7]])), OptionError,
          r"logits asked at position 9 of prompt 1 \(9 tokens\), position 7 of prompt 2 \(7 tokens\); allowed from 0, or -1"),
-        (lambda m: m.run(clean(), logits=torch.tensor([[1.0], [1.0], [1.0]])), OptionError, "must be integers; got torch.fl"),
+        (lambda m: m.run(clean(), logits=torch.tensor([[1.0], [1.0], [1.0]])), OptionError, r"are torch.float32 \(3, 1\); integers"),
         (lambda m: m.run([[1, 97, 3], [2, -4]]), ModelError,
          r"token ids \[97, -4\] are outside the vocabulary of in-memory \(0 to 96\); the prompts were made with another"),
         (lambda m: m.run(clean(), recrod=["z[0]"]), TypeError, "recrod"),
@@ -380,7 +378,7 @@ def _row(logits):
         (lambda m: m.gradients(clean(), _row, ["z[0]"], logits="none"), OptionError, "logits='none' leaves a metric nothing"),
         (lambda m: m.gradients(clean(), _row, []), SiteError, "no sites were given; name at least one"),
         (lambda m: m.capture(clean()), InterventionError, r"capture needs prompts of one length; got \[6, 7, 9\]; group"),
-        (lambda m: m.run([]), PromptError, "no token|without a token|no prompts"),
+        (lambda m: m.run([]), PromptError, "no prompts were given; pass at least one text"),
         (lambda m: m.run({"ids": 1}), PromptError, r"prompts are a mapping with \['ids'\]; it needs the tensor 'input_ids'"),
         (lambda m: m.sites("zz"), SiteError, "no site kind 'zz'"),
     ],
@@ -407,7 +405,7 @@ def test_a_site_without_a_path_to_the_metric_has_zero_gradients():
 
 def _tensors():
     gc.collect()
-    return sum(isinstance(o, torch.Tensor) for o in gc.get_objects())
+    return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
 
 
 def test_memory_is_flat_over_many_runs_and_nothing_keeps_a_model_alive():
