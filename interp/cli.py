@@ -22,14 +22,19 @@ Seed = Annotated[int, typer.Option(help="Seed of prompts and draws.")]
 
 
 def main() -> None:
-    """Run the command line; errors of the caller's end in one clear line, plans and warnings are shown as they come."""
+    """The command line of this process; plans and warnings are shown as they come."""
     shown = logging.StreamHandler()
     shown.setFormatter(logging.Formatter("%(message)s"))
     logging.getLogger("interp").addHandler(shown)
     logging.getLogger("interp").setLevel(logging.INFO)
     warnings.showwarning = lambda message, *_: typer.echo(f"Note: {message}", err=True)
+    run(sys.argv[1:])
+
+
+def run(words: list[str]) -> None:
+    """Run one command line, to the end or to one clear line about the caller's mistake; raises `SystemExit`."""
     try:
-        app()
+        app(words)
     except InterpError as error:
         typer.echo(f"interp: {error}", err=True)
         sys.exit(2)

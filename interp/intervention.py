@@ -88,9 +88,7 @@ class Intervention(ABC):
             n for n in ("head", "pos", "unit", "rows") if isinstance(v := getattr(self, n), list | tuple) and not v
         ]
         if empty:
-            raise InterventionError(
-                f"{self.site}: {', '.join(empty)} given as an empty list; leave out to select all."
-            )
+            raise InterventionError(f"{self.site}: {', '.join(empty)} given as an empty list; leave out to select all.")
         if self.head is not None and not self.site.has_heads:
             raise InterventionError(f"{self.site} has no heads, but head={self.head} was given; leave head out.")
 
@@ -135,9 +133,7 @@ class Intervention(ABC):
         rows = as_list(self.rows) or list(range(len(lengths)))
         lists = per_row(self.pos, len(rows))
         if lists is None:
-            return [
-                f"{self}: one list of positions a row is needed for {len(rows)} rows; got {len(as_list(self.pos))}"
-            ]
+            return [f"{self}: one list of positions a row is needed for {len(rows)} rows; got {len(as_list(self.pos))}"]
         return [
             f"{self}: position {p} of row {row} out of range; its prompt has positions 0 to {lengths[row] - 1}"
             for row, positions in zip(rows, lists, strict=True)
@@ -370,7 +366,9 @@ def from_run(where: Any, values: Tensor, region: Region, donors: Tensor, source_
             f"{where}: the source run's {where.site} is {tuple(source.shape)}, this model's part is "
             f"{tuple(values.shape)}; patch between runs of one model."
         )
-    positions = region.positions if source_pos is None else padded(per_row(source_pos, len(donors)) or [], donors.device)
+    positions = (
+        region.positions if source_pos is None else padded(per_row(source_pos, len(donors)) or [], donors.device)
+    )
     pos_axis = 2 if is_pattern else 1
     index = list(region.indices)
     index[0] = donors.view(index[0].shape)

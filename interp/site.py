@@ -71,9 +71,7 @@ class Site:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SiteError(
-                f"no site kind {self.kind!r}; allowed: {', '.join(KINDS)}{nearest(str(self.kind), KINDS)}."
-            )
+            raise SiteError(f"no site kind {self.kind!r}; allowed: {', '.join(KINDS)}{nearest(str(self.kind), KINDS)}.")
         if KINDS[self.kind].layered and self.layer is None:
             raise SiteError(f"site kind {self.kind!r} needs a layer; write {self.kind}[0].")
         if not KINDS[self.kind].layered and self.layer is not None:

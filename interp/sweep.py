@@ -381,7 +381,7 @@ def _differing(part: Part, row: int, positions: Sequence[int], same: Mapping[Sit
     if part.units is not None:
         equal = equal[..., part.units[0] : part.units[1]]
     unequal = ~equal.reshape(len(positions), -1).all(axis=1)
-    return [positions[place] for place in np.flatnonzero(unequal)]
+    return [positions[int(place)] for place in np.flatnonzero(unequal)]
 
 
 def _plan(

@@ -87,18 +87,18 @@ def from_ids(
         PromptError: an empty row, a mask that is not one run of ones a row, or a shape that does not fit.
     """
     if isinstance(rows, Tensor):
-        rows = _unpad(rows, attention_mask)
+        lists = _unpad(rows, attention_mask)
     elif attention_mask is not None:
         raise PromptError("an attention mask goes with a padded tensor; lists of ids carry their own lengths.")
-    elif rows and isinstance(rows[0], int):
-        rows = [rows]  # type: ignore[list-item]
-    empty = [i for i, row in enumerate(rows) if len(row) == 0]
-    if empty or not len(rows):
-        raise PromptError(f"prompts without a token: rows {empty if rows else 'none given'}; each needs at least one.")
-    width = max(len(row) for row in rows)
-    ids = torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.long)
-    tokens = tuple(tuple(token_strings(tokenizer, row)) for row in rows) if tokenizer is not None else ()
-    return Prompts(ids, torch.tensor([len(row) for row in rows]), None, tokens)
+    else:
+        lists = [list(row) for row in ([rows] if rows and isinstance(rows[0], int) else rows)]  # type: ignore[arg-type]
+    empty = [i for i, row in enumerate(lists) if not row]
+    if empty or not lists:
+        raise PromptError(f"prompts without a token: rows {empty if lists else 'none given'}; each needs at least one.")
+    width = max(map(len, lists))
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in lists], dtype=torch.long)
+    tokens = tuple(tuple(token_strings(tokenizer, row)) for row in lists) if tokenizer is not None else ()
+    return Prompts(ids, torch.tensor([len(row) for row in lists]), None, tokens)
 
 
 def _unpad(ids: Tensor, mask: Tensor | None) -> list[list[int]]:

@@ -101,7 +101,9 @@ def _hooks(model: nn.Module, name: str, changes: dict[tuple[str, int], Change]) 
             _LIVE[kind, layer] = change
             continue
         if kind == "resid_mid":
-            handles.append(block.register_forward_pre_hook(_pre(lambda x, e=entered: e.update(x=x) or x), with_kwargs=True))
+            handles.append(
+                block.register_forward_pre_hook(_pre(lambda x, e=entered: e.update(x=x) or x), with_kwargs=True)
+            )
             change = lambda x, c=change, e=entered: c(e["x"] + x) - e["x"]  # noqa: E731
         if where[1] == "in":
             handles.append(where[0].register_forward_pre_hook(_pre(change), with_kwargs=True))
@@ -138,7 +140,9 @@ def _shaped(change: Change, x: Tensor) -> Tensor:
     return change(x.clone().view(1, -1, x.shape[-1])).view(x.shape)
 
 
-def activations(model: nn.Module, name: str, ids: list[int], sites: list[tuple[str, int]]) -> dict[tuple[str, int], Tensor]:
+def activations(
+    model: nn.Module, name: str, ids: list[int], sites: list[tuple[str, int]]
+) -> dict[tuple[str, int], Tensor]:
     """What passes at each site for one prompt; the layer of a site without one is -1."""
     found: dict[tuple[str, int], Tensor] = {}
 

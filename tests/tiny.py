@@ -357,7 +357,7 @@ def TK(*, auto_bos: bool = False, side: str = "right", pad: str = "<pad>") -> An
 
 
 def state(model: nn.Module) -> dict[str, Any]:
-    """Everything of a model that a caller could notice: hooks, modes, flags, weights, attention, and global randomness."""
+    """All that a caller could notice of a model: hooks, modes, flags, weights, attention; and global randomness."""
     config = getattr(model, "config", None)
     return {
         "hooks": {

@@ -217,7 +217,7 @@ class HookedModel(ABC):
         """The model's parameters."""
 
     def prompts(self, given: Any) -> Prompts:
-        """`Prompts` from texts, chat messages, token ids, or a tokenizer's tensors ``input_ids``, ``attention_mask``."""
+        """`Prompts` from texts, chats, token ids, or a tokenizer's tensors ``input_ids`` and ``attention_mask``."""
         if isinstance(given, Prompts):
             return given
         if isinstance(given, Mapping):
@@ -262,7 +262,8 @@ class HookedModel(ABC):
         if isinstance(given, str | Site) or callable(given):
             what = "a function" if callable(given) else f"one '{given}'"
             raise SiteError(f"sites are given as {what}; write a list: {[str(s) for s in self.sites('z')[:1]]}, say.")
-        known, faults = {}, []
+        known: dict[Site, None] = {}
+        faults = []
         for site in given:
             try:
                 known[self.check_site(site)] = None
@@ -327,9 +328,7 @@ class HookedModel(ABC):
             raise SiteError("no sites were given; name at least one at which to take gradients.")
         watched: dict[Site, Tensor] = {}
         taps, done = self._intervention_taps(interventions, prompts)
-        taps.setdefault(Site("embed") if "embed" not in self.unavailable else Site("resid_pre", 0), []).append(
-            _as_leaf
-        )
+        taps.setdefault(Site("embed") if "embed" not in self.unavailable else Site("resid_pre", 0), []).append(_as_leaf)
         for site in wanted:
             taps.setdefault(site, []).append(partial(_watch, site, watched))
         with torch.enable_grad(), frozen(self.parameters()):
@@ -415,9 +414,7 @@ class HookedModel(ABC):
         faults = []
         for one in interventions:
             if not isinstance(one, Intervention):
-                raise InterventionError(
-                    f"{one!r} is not an intervention; make one with Patch, Zero, Scale, Add, Edit."
-                )
+                raise InterventionError(f"{one!r} is not an intervention; make one with Patch, Zero, Scale, Add, Edit.")
             self.check_site(one.site)
             faults += one.faults(self.shape.sizes(one.site), lengths)
             if generating:

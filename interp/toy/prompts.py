@@ -77,7 +77,7 @@ FACT_TEMPLATES = {
     "continent": "{capital} is a city in",
     "language": "people in {capital} speak",
 }
-FACT_LEADS = ("", "{who} knows that ", "{who} said that ", "in the {place} {who} said that ")
+FACT_LEADS = ("", *(f"{lead} that " for lead in ("{who} knows", "{who} said", "then {who} said", "yesterday {who} said")))
 
 
 def _roles(template: str) -> dict[str, tuple[int, ...]]:
@@ -191,12 +191,12 @@ def _fact(rng: Random, relation: str) -> ToyExample:
     answer = "name" if relation == "country" else relation
     country = rng.choice(words.COUNTRIES)
     other = rng.choice([each for each in words.COUNTRIES if getattr(each, answer) != getattr(country, answer)])
-    slots = {"who": rng.choice(words.NAMES), "place": rng.choice(words.PLACES)}
+    who = rng.choice(words.NAMES)
     return ToyExample(
         f"fact_{relation}",
         str(number),
-        template.format(**slots, **country._asdict()),
-        template.format(**slots, **other._asdict()),
+        template.format(who=who, **country._asdict()),
+        template.format(who=who, **other._asdict()),
         (getattr(country, answer),),
         (getattr(other, answer),),
         _roles(template),
@@ -296,13 +296,14 @@ def examples(behaviour: str, n: int, seed: int, split: Split = "test") -> list[T
     """
     check_choice("behaviour", behaviour, BEHAVIOURS)
     check_choice("split", split, ("train", "test", "all"))
-    rng, found = Random(seed), {}
-    for _ in range(100 * n + 1000):
-        if len(found) == n:
-            break
+    rng, found, misses = Random(seed), {}, 0
+    while len(found) < n and misses < 3000:
         example = BEHAVIOURS[behaviour](rng)
-        if split == "all" or is_test(example.text) == (split == "test"):
-            found.setdefault((example.text, example.correct), example)
+        key = (example.text, example.correct)
+        if key in found or (split != "all" and is_test(example.text) != (split == "test")):
+            misses += 1
+        else:
+            found[key], misses = example, 0
     if len(found) < n:
         raise OptionError(f"{behaviour} gave {len(found)} distinct {split} prompts of n={n} asked for; ask for fewer.")
     return list(found.values())

@@ -236,27 +236,26 @@ def _chronicle(rng: Random) -> str:
 
 # Share of documents of each kind in the text the embedded model was trained on.
 MIXTURE: dict[str, tuple[float, Callable[[Random], str]]] = {
-    "story": (0.13, story),
+    "story": (0.12, story),
     "biography": (0.06, _training_biography),
     "three names": (0.02, _three_names),
-    "agreement": (0.16, _agreement),
-    "stereotype": (0.04, _stereotype),
-    "repetition": (0.06, _repetition),
-    "chronicle": (0.04, _chronicle),
+    "agreement": (0.12, _agreement),
+    "stereotype": (0.03, _stereotype),
+    "repetition": (0.05, _repetition),
+    "chronicle": (0.03, _chronicle),
     **{
         behaviour: (share, lambda rng, behaviour=behaviour: _finished(rng, behaviour))
-        for names, share in (
-            (("ioi",), 0.14),
-            (("greater_than",), 0.07),
-            (("pronoun_name",), 0.04),
-            (("pronoun_noun",), 0.02),
-            ([f"few_shot_{task}" for task in words.WORD_TASKS], 0.02),
-            ([f"instructed_{task}" for task in words.WORD_TASKS], 0.02),
-            (("rule_aba", "rule_abb"), 0.015),
-            (("colored_objects",), 0.05),
-            ([f"fact_{relation}" for relation in prompts.FACT_TEMPLATES], 0.012),
+        for share, behaviours in (
+            (0.10, ["ioi"]),
+            (0.05, ["greater_than"]),
+            (0.02, ["pronoun_name", "pronoun_noun"]),
+            (0.04, [f"few_shot_{task}" for task in words.WORD_TASKS]),
+            (0.03, [f"instructed_{task}" for task in words.WORD_TASKS]),
+            (0.03, ["rule_aba", "rule_abb"]),
+            (0.08, ["colored_objects"]),
+            (0.01, [f"fact_{relation}" for relation in prompts.FACT_TEMPLATES]),
         )
-        for behaviour in names
+        for behaviour in behaviours
     },
 }
 

@@ -251,7 +251,7 @@ def test_law_4_sites_layers_and_indices_that_match_nothing_are_refused(name):
 # --- law 5: nothing is left behind ---
 
 
-class Boom(Exception):
+class BoomError(Exception):
     pass
 
 
@@ -276,7 +276,10 @@ def _ways_to_fail(model, error):
     score = Scorer(model, (metric("logit_diff"),), answers())
     handle = model._norm.register_forward_hook(_third(error))
     try:
-        yield "sweep", lambda: sweep(model, prompts, Source(corrupted()), [(Part(Site("z", 1)),)], score, progress=False)
+        yield (
+            "sweep",
+            lambda: sweep(model, prompts, Source(corrupted()), [(Part(Site("z", 1)),)], score, progress=False),
+        )
     finally:
         handle.remove()
 
@@ -305,7 +308,7 @@ class _Failing(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [(name, KeyboardInterrupt()) for name in FAMILIES] + [("llama", Boom("here"))]
+    ("name", "error"), [(name, KeyboardInterrupt()) for name in FAMILIES] + [("llama", BoomError("here"))]
 )
 def test_law_5_whatever_is_raised_inside_the_model_is_left_as_it_was(name, error):
     raw = build(name)

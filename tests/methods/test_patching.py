@@ -178,6 +178,13 @@ def test_windows_patch_their_layers_jointly_beside_the_sum_of_singles(window: in
     assert circuit.provenance.parameters["window"] == window
 
 
+def test_a_window_has_a_path_where_one_of_its_layers_has() -> None:
+    alone, windows = (patch(G2, tiny.task(), "mlp_out", positions=["changed"], window=n, engine=QUIET) for n in (1, 2))
+    assert score(alone, "logit_diff.noising.reason").tolist() == ["", "", "no path to the metric"]
+    assert score(windows, "logit_diff.noising.reason").tolist() == ["", "", ""]
+    assert score(windows, "logit_diff.noising")[2] == pytest.approx(score(alone, "logit_diff.noising")[1], abs=1e-5)
+
+
 def test_a_window_over_layers_that_are_no_candidates_has_no_sum_of_singles() -> None:
     nodes = candidates(G2, tiny.task(), "mlp_out", layers=[0, 2])
     circuit = patch(G2, tiny.task(), nodes, window=2, engine=QUIET)

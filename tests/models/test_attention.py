@@ -3,12 +3,15 @@
 import oracle
 import pytest
 import torch
-from tiny import FAMILIES, G2, LG, LH, SLIDING, WINDOW, build, clean, hooked
+from tiny import FAMILIES, G2, LG, LH, SLIDING, WINDOW, answers, build, clean, corrupted, hooked
 
 from interp.errors import ModelError
 from interp.intervention import Edit, Patch, Scale, Zero
+from interp.metrics import metric
 from interp.models.hf import HookedHF
+from interp.scoring import Scorer
 from interp.site import Site
+from interp.sweep import Part, Source, sweep
 
 
 def _close(a, b, limit=1e-5):
@@ -146,11 +149,6 @@ def test_the_attention_implementation_is_the_users_during_and_after(attention):
 
 
 def test_switching_the_implementation_after_loading_is_followed():
-    from interp.metrics import metric
-    from interp.scoring import Scorer
-    from interp.sweep import Part, Source, sweep
-    from tiny import answers, corrupted
-
     raw = build("mistral")
     model = HookedHF(raw)
     score = Scorer(model, (metric("logit_diff"),), answers())
@@ -167,7 +165,9 @@ def test_an_implementation_that_hides_its_inside_is_refused_with_the_cure_also_a
     raw = G2()
     model = HookedHF(raw)
     raw.set_attn_implementation(oracle.NAME)
-    with pytest.raises(ModelError, match="attention implementation oracle hides queries, keys and patterns; load the m"):
+    with pytest.raises(
+        ModelError, match="attention implementation oracle hides queries, keys and patterns; load the m"
+    ):
         model.run(clean(), record=["q[0]"])
     assert raw.config._attn_implementation == oracle.NAME
     raw.set_attn_implementation("sdpa")

@@ -26,20 +26,23 @@ class TwoNorms(Decoder):
 
 def _custom(**points):
     return HookedHF(
-        randomised(Decoder(SHAPE)).eval(), site_map=SiteMap("layers", "norm", "unembed", points=POINTS | points), shape=SHAPE
+        randomised(Decoder(SHAPE)).eval(),
+        site_map=SiteMap("layers", "norm", "unembed", points=POINTS | points),
+        shape=SHAPE,
     )
 
 
 @pytest.mark.parametrize(
     ("load", "message"),
     [
-        (lambda: HookedHF(GM(), site_map=LLAMA), r"self-check of in-memory \(family gemma2\): the residual stream is not the "
-         r"sum of its parts: layer 0: resid_pre \+ attn_out \+ mlp_out differs from resid_post by .*; layer 1: .* Cure: "
-         r"correct attn_out and mlp_out in the site map"),
+        (lambda: HookedHF(GM(), site_map=LLAMA),
+         r"self-check of in-memory \(family gemma2\): the residual stream is not the sum of its parts: "
+         r"layer 0: resid_pre \+ attn_out \+ mlp_out differs from resid_post by .*; layer 1: .* "
+         r"Cure: correct attn_out and mlp_out in the site map"),
         (lambda: _custom(mlp_out=Point("up", "output")), r"shapes do not fit: mlp_out\[0\] has shape \(1, 3, 20\), the "
          r"configuration says \(1, 3, 16\) \(batch x pos x d_model\)"),
         (lambda: _custom(attn_out=Point("ln_1", "output")), r"sum of its parts: layer 0"),
-        (lambda: HookedHF(Decoder(SHAPE).eval(), site_map=MAP, shape=replace(SHAPE, d_head=5)), "shapes do not fit|invalid"),
+        (lambda: HookedHF(Decoder(SHAPE).eval(), site_map=MAP, shape=replace(SHAPE, d_head=5)), "shapes|inv"),
         (lambda: HookedHF(TwoNorms(SHAPE).eval(), site_map=replace(MAP, final_norm="other"), shape=SHAPE),
          "unembedding resid_final does not give the logits: differs by .* Cure: name the true final_norm and unembed"),
     ],
@@ -80,7 +83,9 @@ def test_a_registered_attention_that_is_never_called_takes_its_sites_away_with_t
 
         attn.forward = forward
     model = HookedHF(raw)
-    reason = r"has no {}: gpt2 in transformers [\d.]+ accepts a registered attention function but never calls it; a newer"
+    reason = (
+        r"has no {}: gpt2 in transformers [\d.]+ accepts a registered attention function but never calls it; a newer"
+    )
     for kind in ("q", "pattern", "v_of_query_head"):
         with pytest.raises(SiteError, match=reason.format(kind)):
             model.run(clean(), record=[Site(kind, 0)])
@@ -98,7 +103,9 @@ def test_an_attention_that_cannot_be_tapped_takes_its_sites_away_with_the_reason
     raw = NX()
     raw.set_attn_implementation("house_brand")
     model = HookedHF(raw)
-    with pytest.raises(SiteError, match="has no k: attention implementation house_brand hides queries, keys and patterns"):
+    with pytest.raises(
+        SiteError, match="has no k: attention implementation house_brand hides queries, keys and patterns"
+    ):
         model.run(clean(), record=["k[0]"])
     assert not model.resumes
     assert model.run(clean(), record=["z[1]"])["z[1]"].shape == (3, 9, 4, 8)

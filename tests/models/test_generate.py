@@ -58,7 +58,11 @@ def _expected(model, one, row, length, new):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_word_of_position_means_the_same_in_every_step_with_and_without_cache(name):
     model = hooked(name)
-    changes = _changes(name) if name in ("gpt2", "llama", "mistral", "gemma2") else _changes(name)[list(FAMILIES).index(name) % 2 :: 2]
+    changes = (
+        _changes(name)
+        if name in ("gpt2", "llama", "mistral", "gemma2")
+        else _changes(name)[list(FAMILIES).index(name) % 2 :: 2]
+    )
     texts = set()
     for one in changes:
         cached = model.generate(clean(), STEPS, [one], RECORDED, eos_token_id=None)
@@ -82,7 +86,9 @@ def test_greedy_text_is_the_models_own_with_and_without_cache_alone_and_in_a_bat
     raw = build(name)
     model = HookedHF(raw, check=False)
     for row, ids in enumerate(RAGGED):
-        own = raw.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False, attention_mask=torch.ones(1, len(ids)))
+        own = raw.generate(
+            torch.tensor([ids]), max_new_tokens=6, do_sample=False, attention_mask=torch.ones(1, len(ids))
+        )
         alone = [model.generate([ids], 6, use_cache=cached).new_ids[0] for cached in (True, False)]
         batch = [model.generate(clean(), 6, use_cache=cached).new_ids[row] for cached in (True, False)]
         assert set(alone + batch) == {tuple(own[0, len(ids) :].tolist())}
@@ -91,11 +97,10 @@ def test_greedy_text_is_the_models_own_with_and_without_cache_alone_and_in_a_bat
 @pytest.mark.parametrize("name", SLIDING)
 def test_texts_longer_than_a_sliding_window_are_recorded_whole(name):
     model = hooked(name)
-    long = model.generate([RAGGED[1]], 2 * WINDOW, [Add("k[0]", torch.ones(model.shape.d_head), pos="all")], ["k[0]", "v[0]"],
-                          eos_token_id=None)  # fmt: skip
-    whole = [*RAGGED[1], *long.new_ids[0][:-1]]
-    run = model.run([whole], [Add("k[0]", torch.ones(model.shape.d_head))], ["k[0]", "v[0]"])
-    for site in ("k[0]", "v[0]"):
+    sites, change = ["k[0]", "v[0]"], Add("k[0]", torch.ones(model.shape.d_head), pos="all")
+    long = model.generate([RAGGED[1]], 2 * WINDOW, [change], sites, eos_token_id=None)
+    run = model.run([[*RAGGED[1], *long.new_ids[0][:-1]]], [change], sites)
+    for site in sites:
         assert torch.allclose(long.cache[Site.parse(site)], run[site], atol=2e-5)
 
 
@@ -134,7 +139,9 @@ def test_new_tokens_come_as_text_too():
 
 def test_sampling_follows_the_callers_seed():
     model = hooked("gpt2")
-    first, second, other = ((torch.manual_seed(s), model.generate(clean(), 8, do_sample=True).new_ids)[1] for s in (1, 1, 2))
+    first, second, other = (
+        (torch.manual_seed(s), model.generate(clean(), 8, do_sample=True).new_ids)[1] for s in (1, 1, 2)
+    )
     assert first == second != other
 
 
@@ -152,7 +159,7 @@ def _source():
          r"Patch at resid_post\[1\]: a run has no values at new tokens; say pos='prompt' or give numbers"),
         (lambda m: m.generate(clean(), 2, [Patch("resid_post[1]", _source(), pos="new tokens")]), InterventionError,
          "a run has no values at new tokens"),
-        (lambda m: m.generate([RAGGED[0]] * 3, 2, [Resample("resid_post[1]", m.run([RAGGED[0]] * 3, record=["resid_post[1]"]))]),
+        (lambda m: m.generate([RAGGED[0]] * 2, 2, [Resample("z[1]", m.run([RAGGED[0]] * 2, record=["z[1]"]))]),
          InterventionError, "a run has no values at new tokens"),
         (lambda m: m.generate(clean(), 2, [Mean("resid_post[1]", _source(), by_position=True)]), InterventionError,
          "a run has no values at new tokens"),
@@ -161,9 +168,9 @@ def _source():
         (lambda m: m.generate(clean(), 2, record=["pattern[0]"]), OptionError, "never 'pattern'; run.. does both"),
         (lambda m: m.generate(clean(), 2, record=["z[0]"], use_cache=False), OptionError, "only with use_cache=True"),
         (lambda m: m.generate(clean(), 2, record=["z[9]"]), SiteError, r"z\[9\]: layer out of range"),
-        (lambda m: m.generate(clean(), 1, [Zero("z[0]", pos="new tokens")]), InterventionError, r"fired 0 times at these pos"),
-        (lambda m: m.generate(clean(), 2, num_beams=2), OptionError, "num_beams=2 gives rows that are not the prompts' own; leave it out"),
-        (lambda m: m.generate(clean(), 2, do_sample=True, num_return_sequences=3), OptionError, "num_return_sequences=3"),
+        (lambda m: m.generate(clean(), 1, [Zero("z[0]", pos="new tokens")]), InterventionError, r"fired 0 times at t"),
+        (lambda m: m.generate(clean(), 2, num_beams=2), OptionError, "num_beams=2 gives rows that are not the prompt"),
+        (lambda m: m.generate(clean(), 2, do_sample=True, num_return_sequences=3), OptionError, "num_return_sequence"),
         (lambda m: m.generate(clean(), 2, return_dict_in_generate=True), OptionError, "return_dict_in_generate=True"),
         (lambda m: m.generate(clean(), 2, flubber=1), ValueError, "flubber"),
         (lambda m: m.generate(clean(), 0), OptionError, "max_new_tokens=0; at least 1"),
