@@ -114,8 +114,8 @@ def _coverage(universe: Circuit, task: Task) -> dict[Site, list[_Place]]:
         is_whole = part in sites
         if is_whole and node.unit is not None:
             raise CircuitError(f"'{node}' is a coordinate beside candidates at {part}; keep one of the two kinds.")
-        place = _Place(column, positions_of(node, task), () if is_whole else _inner(node))
-        found[part if part is not None and is_whole else node.site].append(place)
+        site = part if part is not None and is_whole else node.site
+        found[site].append(_Place(column, positions_of(node, task), _inner(node)))
     return dict(sorted(found.items(), key=lambda item: item[0].order))
 
 
@@ -183,12 +183,11 @@ def _covered(
     """What of a site the members cover in each row, a prompt of the task; position on axis 1."""
     mask = np.zeros(shape, dtype=bool)
     for place in places:
-        rows = np.flatnonzero(members[:, place.column])
+        rows = np.flatnonzero(members[:, place.column]).tolist()
         if place.positions is None:
             mask[(rows, slice(None), *place.inner)] = True
-            continue
-        for row in rows:
-            mask[(row, list(place.positions[prompts[int(row)]]), *place.inner)] = True
+        elif where := [(row, p) for row in rows for p in place.positions[prompts[row]]]:
+            mask[(*zip(*where, strict=True), *place.inner)] = True
     return mask
 
 

@@ -13,6 +13,8 @@ from interp.methods.patching import Engine, patch
 from interp.metrics import metric
 from interp.models.hf import HookedHF
 from interp.run_circuit import run_circuits
+from interp.tasks.base import Task
+from interp.tokens import from_ids
 
 G2 = tiny.hooked("gpt2")
 TASK = tiny.task()
@@ -40,16 +42,20 @@ def test_the_whole_universe_is_1_and_nothing_is_0(found: Circuit) -> None:
 
 
 def test_it_is_the_quotient_of_means_with_its_bootstrap_interval(found: Circuit) -> None:
+    ids = torch.randint(3, 97, (7, 6), generator=torch.Generator().manual_seed(1))
+    clean, corrupted = from_ids(ids), from_ids(torch.cat([ids[:, :2], ids.roll(1, 0)[:, 2:3], ids[:, 3:]], 1))
+    roles = {"changed": ((2,),) * 7, "end": ((5,),) * 7}
+    task = Task("seven", clean, tiny.answers(clean), TASK.metric, corrupted, roles)
     small = top_n(found, 6, BY, rank="signed")
-    judged = faithfulness(G2, TASK, small, random=0, seed=3)
+    judged = faithfulness(G2, task, small, random=0, seed=3)
     masks = np.stack([small.kept_nodes, np.ones(len(found.nodes), bool), np.zeros(len(found.nodes), bool)])
-    circuit, model, empty = run_circuits(G2, TASK, small, masks).values[0]
+    circuit, model, empty = run_circuits(G2, task, small, masks).values[0]
     assert judged.value == pytest.approx(float((circuit - empty).mean() / (model - empty).mean()), abs=1e-4)
-    drawn = torch.randint(3, (1000, 3), generator=torch.Generator().manual_seed(3))
-    ratios = (circuit - empty)[drawn].mean(1) / (model - empty)[drawn].mean(1)
-    assert [judged.low, judged.high] == pytest.approx(
-        ratios.quantile(torch.tensor([0.025, 0.975]).double()).tolist(), abs=1e-3
-    )
+    drawn = torch.randint(7, (1000, 7), generator=torch.Generator().manual_seed(3))
+    gaps = (model - empty)[drawn].mean(1)
+    ratios = torch.where(gaps.abs() < 1e-4, torch.nan, (circuit - empty)[drawn].mean(1) / gaps)
+    expected = ratios.quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+    assert [judged.low, judged.high] == pytest.approx(expected, rel=1e-3)
     torch.testing.assert_close(judged.circuit, circuit, atol=1e-5, rtol=1e-5)
     assert (judged.metric, judged.ablation, judged.reason) == ("logit_diff", "counterfactual", "")
     assert judged.outside == tuple(f"{kind}[{layer}] in part" for layer in range(3) for kind in ("z", "mlp_out"))

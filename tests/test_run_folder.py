@@ -39,7 +39,7 @@ def test_an_earlier_run_is_replaced_whole(tmp_path) -> None:
 
 def test_a_folder_of_somebody_else_is_refused_before_work_begins(tmp_path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(OptionError, match="no folder of an earlier run; choose another --out"), run_folder(tmp_path, {}):
+    with pytest.raises(OptionError, match="choose another --out"), run_folder(tmp_path, {}):
         raise AssertionError("the work began")
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 

@@ -95,7 +95,10 @@ def test_every_later_year_is_correct_and_every_other_wrong():
 
 def test_an_induction_prompt_repeats_what_came_before_its_target():
     for example in examples("induction", 60, seed=0):
-        tokens, ((first,), (target,), (end,)) = example.text.split(), (example.roles[r] for r in ("first", "target", "end"))
+        tokens, ((first,), (target,), (end,)) = (
+            example.text.split(),
+            (example.roles[r] for r in ("first", "target", "end")),
+        )
         assert tokens[first] == tokens[end] and (tokens[target],) == example.correct
         assert example.corrupted.split()[target] == example.wrong[0]
 
@@ -138,27 +141,33 @@ def test_balanced_biographies_have_four_groups_of_about_equal_size():
 
 
 def test_documents_are_known_words_decided_by_the_seed_and_hold_no_test_prompt():
-    texts = documents(3000, seed=0)
-    assert texts == documents(3000, seed=0) != documents(3000, seed=1)
+    texts = documents(1500, seed=0)
+    assert texts == documents(1500, seed=0) != documents(1500, seed=1)
     assert {word for text in texts for word in text.split(" ")} <= VOCABULARY - {"<pad>", "<unk>", "<eos>"}
-    receivers = [text.rsplit(" ", 2)[0] for text in texts if re.search(r" (gave|sold|handed|lent|showed) .* to \w+ \.$", text)]
+    receivers = [
+        text.rsplit(" ", 2)[0] for text in texts if re.search(r" (gave|sold|handed|lent|showed) .* to \w+ \.$", text)
+    ]
     same_giver = [text for text in receivers if max(Counter(text.split())[name] for name in words.NAMES) == 2]
-    assert len(same_giver) > 100 and not any(map(is_test, same_giver))
+    assert len(same_giver) > 50 and not any(map(is_test, same_giver))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: examples("iio", 3, 0), "behaviour is 'iio'; allowed: .*nearest: 'ioi'"),
-        (lambda: examples("ioi", 3, 0, split="dev"), "split is 'dev'; allowed: 'train', 'test', 'all'"),
-        (lambda: examples("pronoun_noun", 100_000, 0), r"gave \d+ distinct test prompts of n=100000 asked for; ask"),
         (lambda: word_task("opposite", [("tall", "short")], instructed=False), "has only the query; .* add pairs"),
         (lambda: biographies(4, 0, 1.5), r"correlation=1.5.*allowed:.*correlation 0 to 1"),
         (lambda: biographies(4, 0, 1.0, domains=("sea", "sea")), "two different domains"),
         (lambda: biographies(4, 0, 1.0, domains=("sea", "moon")), "domains is 'moon'; allowed"),
-        (lambda: biographies(4, 0, 1.0, spurious="name"), "spurious is 'name'; allowed: 'gender', 'word', 'order'"),
     ],
 )
 def test_a_wrong_argument_says_what_is_allowed(call, message):
     with pytest.raises(OptionError, match=message):
         call()
+
+
+def test_asking_for_more_prompts_than_there_are_says_how_many_there_are(monkeypatch):
+    only = examples("ioi", 2, seed=0)
+    monkeypatch.setitem(BEHAVIOURS, "ioi", lambda rng: rng.choice(only))
+    with pytest.raises(OptionError, match="ioi gave 2 distinct test prompts of n=3 asked for; ask for fewer"):
+        examples("ioi", 3, seed=0)

@@ -11,6 +11,7 @@ values are compared with the engine's. The floor is the arithmetic of the engine
 
 import argparse
 import copy
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from interp.metrics import metric
 from interp.scoring import Scorer
 from interp.site import Site
 from interp.sweep import Cell, Part, Source, sweep
+
+PEER_LAYERS = 1
+"""Layers that the peer patches (one full forward a patch, so every layer costs the same); scaled up."""
 
 CLEAN = "When Mary and John went to the store, John gave a drink to"
 CORRUPTED = "When Mary and John went to the store, Mary gave a drink to"
@@ -128,10 +132,8 @@ def peer(s: Setting, options: Options) -> Callable[[int], np.ndarray]:
     def some(layers: int) -> np.ndarray:
         import pandas as pd
 
-        index = pd.DataFrame(
-            [(layer, pos, head) for layer in range(layers) for pos in range(s.length) for head in range(s.model.shape.n_heads)],
-            columns=["layer", "pos", "head"],
-        )
+        rows = itertools.product(range(layers), range(s.length), range(s.model.shape.n_heads))
+        index = pd.DataFrame(list(rows), columns=["layer", "pos", "head"])
         return patching.generic_activation_patch(
             bridge, s.task.require_corrupted().ids, cache, logit_diff, patching.layer_pos_head_vector_patch_setter,
             "z", index_df=index,
@@ -182,10 +184,9 @@ def main(options: Options) -> None:
             times.setdefault(name, []).append(seconds * total / len(chosen))
             gaps[name] = float(abs(values - exact[chosen]).max())
         if some is not None:
-            layers = 1
-            seconds, values = timed(lambda: some(layers))
-            times.setdefault("TransformerLens patching", []).append(seconds * s.model.shape.n_layers / layers)
-            ours = exact.reshape(-1, s.model.shape.n_heads, s.length)[:layers].transpose(0, 2, 1)
+            seconds, values = timed(lambda: some(PEER_LAYERS))
+            times.setdefault("TransformerLens patching", []).append(seconds * s.model.shape.n_layers / PEER_LAYERS)
+            ours = exact.reshape(-1, s.model.shape.n_heads, s.length)[:PEER_LAYERS].transpose(0, 2, 1)
             gaps["TransformerLens patching"] = float(abs(values.reshape(ours.shape) - ours).max())
         speed = max(speed, matmul_speed(options.device))
     report(s, times, gaps, floor(s, speed), speed)

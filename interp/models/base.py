@@ -209,8 +209,8 @@ class HookedModel(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Device of the first parameter."""
-        return next(self.parameters()).device
+        """Device of the first parameter that is in memory; the CPU when all are offloaded."""
+        return next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu"))
 
     @abstractmethod
     def parameters(self) -> Any:

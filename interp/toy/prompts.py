@@ -56,7 +56,10 @@ GREATER_THAN_TEMPLATES = (
 )
 AGREEMENT_TEMPLATES = {
     "sva_simple": ("the {subject}", "the {adjective} {subject}"),
-    "sva_pp": ("the {subject} {preposition} the {attractor}", "the {adjective} {subject} {preposition} the {attractor}"),
+    "sva_pp": (
+        "the {subject} {preposition} the {attractor}",
+        "the {adjective} {subject} {preposition} the {attractor}",
+    ),
     "sva_within_rc": ("the {attractor} that the {subject}", "the {attractor} that the {adjective} {subject}"),
     "sva_rc": ("the {subject} that the {attractor} {inner}", "the {adjective} {subject} that the {attractor} {inner}"),
 }
@@ -77,7 +80,10 @@ FACT_TEMPLATES = {
     "continent": "{capital} is a city in",
     "language": "people in {capital} speak",
 }
-FACT_LEADS = ("", *(f"{lead} that " for lead in ("{who} knows", "{who} said", "then {who} said", "yesterday {who} said")))
+FACT_LEADS = (
+    "",
+    *(f"{lead} that " for lead in ("{who} knows", "{who} said", "then {who} said", "yesterday {who} said")),
+)
 
 
 def _roles(template: str) -> dict[str, tuple[int, ...]]:

@@ -284,4 +284,6 @@ def vocabulary() -> list[str]:
     ]
     literal = [word for template in templates for word in template.split() if not word.startswith("{")]
     verbs_of_be = list(words.BE)
-    return list(dict.fromkeys(["<pad>", "<unk>", "<eos>", *literal, *verbs_of_be, *words.OPEN_WORDS, *words.PREPOSITIONS]))
+    return list(
+        dict.fromkeys(["<pad>", "<unk>", "<eos>", *literal, *verbs_of_be, *words.OPEN_WORDS, *words.PREPOSITIONS])
+    )

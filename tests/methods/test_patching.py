@@ -154,6 +154,10 @@ def test_scores_with_several_targets_and_metrics_equal_the_loop() -> None:
     for name in names:
         agree(circuit, G2, task, name)
     assert circuit.scores["kl.noising"].header.unit == "nats"
+    for name in names:
+        gap = (circuit.tensors[f"clean.{name}"].array - circuit.tensors[f"corrupted.{name}"].array).mean()
+        shares = score(circuit, f"{name}.noising.normalised")
+        np.testing.assert_allclose(shares, score(circuit, f"{name}.noising") / gap, rtol=1e-4)
     agree(
         patch(G2, task, "mlp_out", metrics=LogitDiff(against="max"), engine=QUIET),
         G2,
@@ -354,7 +358,8 @@ def test_one_seed_gives_the_same_cells_and_another_seed_others() -> None:
 
     def cells(seed: int) -> np.ndarray:
         noise = GaussianNoise("changed", draws=2, seed=seed)
-        return patch(G2, task, "mlp_out", ablation=noise, engine=QUIET).tensors["logit_diff.denoising"].array
+        circuit = patch(G2, task, "mlp_out", ablation=noise, direction="denoising", engine=QUIET)
+        return circuit.tensors["logit_diff.denoising"].array
 
     assert np.array_equal(cells(1), cells(1))
     assert not np.allclose(cells(1), cells(2))
@@ -654,12 +659,11 @@ def test_the_circuit_says_where_it_came_from_and_saves_and_loads(tmp_path: Any) 
 
 
 def test_the_cost_counts_every_draw() -> None:
-    task = tiny.task(corrupted=None)
-    costs = [
-        patch(G2, task, "z", ablation=GaussianNoise("changed", draws=n), engine=QUIET).provenance.forwards
-        for n in (1, 3)
-    ]
-    assert costs[1] == pytest.approx(3 * costs[0])
+    def cost(draws: int) -> float:
+        noise = GaussianNoise("end", draws=draws)
+        return patch(G2, tiny.task(), "resid_mid", ablation=noise, engine=QUIET).provenance.forwards
+
+    assert cost(3) == pytest.approx(3 * cost(1))
     assert patch(G2, tiny.task(), "resid_post", engine=Engine("plain", skip_zeros=False)).provenance.forwards == 18
 
 

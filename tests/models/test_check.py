@@ -42,7 +42,7 @@ def _custom(**points):
         (lambda: _custom(mlp_out=Point("up", "output")), r"shapes do not fit: mlp_out\[0\] has shape \(1, 3, 20\), the "
          r"configuration says \(1, 3, 16\) \(batch x pos x d_model\)"),
         (lambda: _custom(attn_out=Point("ln_1", "output")), r"sum of its parts: layer 0"),
-        (lambda: HookedHF(Decoder(SHAPE).eval(), site_map=MAP, shape=replace(SHAPE, d_head=5)), "shapes|inv"),
+        (lambda: HookedHF(Decoder(SHAPE).eval(), site_map=MAP, shape=replace(SHAPE, d_head=5)), "do not fit"),
         (lambda: HookedHF(TwoNorms(SHAPE).eval(), site_map=replace(MAP, final_norm="other"), shape=SHAPE),
          "unembedding resid_final does not give the logits: differs by .* Cure: name the true final_norm and unembed"),
     ],

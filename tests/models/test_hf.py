@@ -342,6 +342,29 @@ def test_parametrised_weights_are_used_and_kept():
     assert torch.allclose(model.answer_logits(at, ids), model.unembed(at).gather(-1, ids))
 
 
+def test_offloaded_weights_stay_where_they_are_and_give_the_same_everywhere():
+    from accelerate import cpu_offload
+
+    raw = G2()
+    cpu_offload(raw, execution_device=torch.device("cpu"))
+    model, plain = HookedHF(raw), hooked("gpt2")
+    before = state(raw)
+    assert before["forward"]
+    assert torch.equal(model.run(clean(), record=model.sites()).logits, plain.run(clean()).logits)
+    cells = [(Part(Site("z", layer), None, 1),) for layer in range(3)] + [(Part(Site("resid_post", 2)),)]
+    swept = [
+        sweep(m, clean(), Source(corrupted()), cells, Scorer(m, (metric("logit_diff"),), answers()), progress=False)
+        for m in (model, plain)
+    ]
+    assert swept[0].plan.engine == "wave"
+    assert torch.allclose(swept[0].values, swept[1].values, atol=1e-5)
+    slopes = [m.gradients(clean(), _row, ["z[1]"]).gradients[Site("z", 1)] for m in (model, plain)]
+    assert torch.equal(*slopes)
+    assert model.generate(clean(), 2).new_ids == plain.generate(clean(), 2).new_ids
+    assert all(p.is_meta for p in raw.parameters())
+    assert state(raw)["forward"] == before["forward"]
+
+
 # --- errors of a call ---
 
 
