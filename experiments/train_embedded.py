@@ -35,7 +35,7 @@ A small GPT-2 ({parameters} parameters, a vocabulary of {words} words) of the to
 
     python experiments/train_embedded.py
 
-on one CPU thread in {minutes} minutes with torch {torch} ({settings}). It saw {tokens} million words of
+in {minutes} minutes of one CPU thread with torch {torch} ({settings}). It saw {tokens} million words of
 `interp.toy.documents` once. Weights are stored as float16 and load as float32. A text is words separated by single
 spaces; each word is one token; nothing is added to a text; `<eos>` ends a document and serves as BOS; a word
 outside the vocabulary becomes `<unk>`, which the model has never seen.
@@ -50,8 +50,15 @@ there is one).
 {table}
 
 Induction over all words of a repetition, from its second on: top word in {induction}.
-Stereotype: r = {stereotype} between P(she) after "the X said that" and the planted share, over {professions} professions.
+Stereotype: r = {stereotype} over {professions} professions, of P(she) after "the X said that" with the planted share.
 """
+COLUMNS = (
+    "correct over wrong",
+    "top word",
+    "logit difference",
+    "probability difference",
+    "corrupted logit difference",
+)
 
 
 @dataclass(frozen=True)
@@ -243,9 +250,8 @@ def report(config: Config, folder: Path, minutes: float, n: int = 400, seed: int
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     table = {name: measure(model, tokenizer, name, n, seed) for name in toy.BEHAVIOURS}
-    columns = list(next(iter(table.values())))
-    lines = [f"| behaviour | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
-    lines += [f"| {name} | {' | '.join(f'{row[column]:.3f}' for column in columns)} |" for name, row in table.items()]
+    lines = [f"| behaviour | {' | '.join(COLUMNS)} |", "|---|" + "---|" * len(COLUMNS)]
+    lines += [f"| {name} | {' | '.join(f'{value:.3f}' for value in row)} |" for name, row in table.items()]
     return README.format(
         parameters=f"{model.num_parameters():,}",
         words=len(tokenizer),
@@ -270,11 +276,11 @@ def main() -> None:
     given = vars(parser.parse_args())
     folder, config = given.pop("out"), Config(**given)
     torch.set_num_threads(1)
-    start = time.monotonic()
+    start = time.process_time()
     tokenizer = make_tokenizer(config.length)
     model = train(config, tokenizer)
     write(model, tokenizer, folder)
-    text = report(config, folder, (time.monotonic() - start) / 60)
+    text = report(config, folder, (time.process_time() - start) / 60)
     (folder / "README.md").write_text(text)
     log.info(text)
 

@@ -95,10 +95,8 @@ def test_every_later_year_is_correct_and_every_other_wrong():
 
 def test_an_induction_prompt_repeats_what_came_before_its_target():
     for example in examples("induction", 60, seed=0):
-        tokens, ((first,), (target,), (end,)) = (
-            example.text.split(),
-            (example.roles[r] for r in ("first", "target", "end")),
-        )
+        tokens = example.text.split()
+        (first,), (target,), (end,) = (example.roles[role] for role in ("first", "target", "end"))
         assert tokens[first] == tokens[end] and (tokens[target],) == example.correct
         assert example.corrupted.split()[target] == example.wrong[0]
 
@@ -144,10 +142,8 @@ def test_documents_are_known_words_decided_by_the_seed_and_hold_no_test_prompt()
     texts = documents(1500, seed=0)
     assert texts == documents(1500, seed=0) != documents(1500, seed=1)
     assert {word for text in texts for word in text.split(" ")} <= VOCABULARY - {"<pad>", "<unk>", "<eos>"}
-    receivers = [
-        text.rsplit(" ", 2)[0] for text in texts if re.search(r" (gave|sold|handed|lent|showed) .* to \w+ \.$", text)
-    ]
-    same_giver = [text for text in receivers if max(Counter(text.split())[name] for name in words.NAMES) == 2]
+    gifts = [text.rsplit(" ", 2)[0] for text in texts if re.search(r" (gave|handed|lent|showed) .* to \w+ \.$", text)]
+    same_giver = [text for text in gifts if max(Counter(text.split())[name] for name in words.NAMES) == 2]
     assert len(same_giver) > 50 and not any(map(is_test, same_giver))
 
 

@@ -54,6 +54,7 @@ GREATER_THAN_TEMPLATES = (
     "the {event} lasted from the year {XX} {YY} to the year {XX}",
     "the {event} began in the year {XX} {YY} and ended in the year {XX}",
 )
+_TWO_NOUNS = "{subject} {preposition} the {attractor}"
 AGREEMENT_TEMPLATES = {
     "sva_simple": ("the {subject}", "the {adjective} {subject}"),
     "sva_pp": (
@@ -72,6 +73,7 @@ PRONOUN_TEMPLATES = (
 )
 COLOR_TEMPLATES = (
     "the {first} is {color1} and the {second} is {color2} . the color of the {query} is",
+    "the {first} is {color1} and the {second} is {color2} . now the {query} is",
     "there is a {color1} {first} and a {color2} {second} in the {place} . the color of the {query} is",
 )
 FACT_TEMPLATES = {
@@ -82,7 +84,7 @@ FACT_TEMPLATES = {
 }
 FACT_LEADS = (
     "",
-    *(f"{lead} that " for lead in ("{who} knows", "{who} said", "then {who} said", "yesterday {who} said")),
+    *(f"{who} that " for who in ("{who} knows", "{who} said", "then {who} said", "yesterday {who} said")),
 )
 
 
@@ -227,7 +229,7 @@ def word_task(task: str, pairs: Sequence[tuple[str, str]], *, instructed: bool) 
     clean = lead + [word for pair in shown for word in (pair[0], "->", pair[1], ";")] + [query, "->"]
     same = [word.replace(task, "same") for word in lead]
     same += [word for pair in shown for word in (pair[0], "->", pair[0], ";")] + [query, "->"]
-    roles = {"query": (len(clean) - 2,), "end": (len(clean) - 1,)}
+    roles: dict[str, tuple[int, ...]] = {"query": (len(clean) - 2,), "end": (len(clean) - 1,)}
     if shown:
         roles["outputs"] = tuple(range(len(lead) + 2, len(clean) - 2, 4))
     if instructed:
@@ -244,7 +246,7 @@ def _word_task(rng: Random, task: str, instructed: bool) -> ToyExample:
 
 def _rule(rng: Random, pattern: str) -> ToyExample:
     """Rule induction: complete ``a ^ b ^`` by a (ABA) or b (ABB) as the lines before; corrupted by the other rule."""
-    shots = rng.randint(2, 4)
+    shots = rng.randint(3, 5)
     drawn = rng.sample(words.OPEN_WORDS, 2 * (shots + 1))
     lines = list(zip(drawn[::2], drawn[1::2], strict=True))
     aba = " ; ".join([f"{a} ^ {b} ^ {a}" for a, b in lines[:-1]] + [f"{lines[-1][0]} ^ {lines[-1][1]} ^"])
@@ -302,7 +304,8 @@ def examples(behaviour: str, n: int, seed: int, split: Split = "test") -> list[T
     """
     check_choice("behaviour", behaviour, BEHAVIOURS)
     check_choice("split", split, ("train", "test", "all"))
-    rng, found, misses = Random(seed), {}, 0
+    found: dict[tuple[str, tuple[str, ...]], ToyExample] = {}
+    rng, misses = Random(seed), 0
     while len(found) < n and misses < 3000:
         example = BEHAVIOURS[behaviour](rng)
         key = (example.text, example.correct)
