@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from interp.methods.patching import patch as patch
     from interp.metrics import metric as metric
     from interp.models.base import HookedModel as HookedModel
-    from interp.models.base import Shape as Shape
     from interp.models.families import Point as Point
     from interp.models.families import SiteMap as SiteMap
     from interp.models.load import load as load
+    from interp.models.runs import Shape as Shape
     from interp.nodes import Node as Node
     from interp.nodes import Nodes as Nodes
     from interp.readouts import attention_patterns as attention_patterns
@@ -74,9 +74,7 @@ _WHERE = {
     "interp.tasks": "Pair Task make_task task",
     "interp.tokens": "Prompts",
 }
-_NAMES = {
-    name: module for module, names in _WHERE.items() for name in names.split()
-}
+_NAMES = {name: module for module, names in _WHERE.items() for name in names.split()}
 
 __all__ = sorted(_NAMES)
 

@@ -8,55 +8,17 @@ Positions count from a prompt's first real token. Besides numbers there are word
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from interp.errors import InterventionError, OptionError
+from interp.regions import WORDS, Index, Layout, Position, Region, as_list, only_axis, padded, per_row
+from interp.run_values import beyond_run, from_run, mean_of, run_faults
 from interp.site import Site
-
-Position = int | str | Sequence[int] | Sequence[Sequence[int]] | None
-Index = int | Sequence[int] | None
-
-WORDS = ("all", "end", "last prompt token", "prompt", "new tokens")
-
-
-class Layout(NamedTuple):
-    """How the columns of a running batch map to positions.
-
-    Attributes:
-        start: columns of padding before each row's first real token.
-        lengths: real tokens of each row's prompt.
-        first: slot of the tensor's first column (above 0 where a key/value cache holds what came before).
-    """
-
-    start: Int[Tensor, " batch"]
-    lengths: Int[Tensor, " batch"]
-    first: int = 0
-
-
-class Region(NamedTuple):
-    """The selected part of one activation tensor: broadcastable index tensors, one an axis, and which exist."""
-
-    indices: tuple[Tensor, ...]
-    present: Tensor
-    rows: Tensor
-    positions: Tensor
-
-    def take(self, x: Tensor) -> Tensor:
-        """The region's values, shaped rows x positions x heads x units in the site's axis order."""
-        return x[self.indices]
-
-    def put(self, x: Tensor, values: Tensor) -> Tensor:
-        """A copy of `x` with the region replaced where it exists."""
-        shape = torch.broadcast_shapes(*(i.shape for i in self.indices))
-        present = self.present.expand(shape)
-        where = tuple(i.expand(shape)[present] for i in self.indices)
-        return x.index_put(where, values.to(x.dtype).expand(shape)[present])
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,13 +111,13 @@ class Intervention(ABC):
         columns, present, positions = self._columns(rows, x.shape[pos_axis], layout)
         if not bool(present.any()):
             return None
-        mask = present.view(len(rows), *_only(x.ndim - 1, pos_axis - 1, columns.shape[1]))
+        mask = present.view(len(rows), *only_axis(x.ndim - 1, pos_axis - 1, columns.shape[1]))
         index = []
         for axis, name in enumerate(axes):
             if axis == 0:
-                index.append(rows.view(_only(x.ndim, 0, len(rows))))
+                index.append(rows.view(only_axis(x.ndim, 0, len(rows))))
             elif axis == pos_axis:
-                index.append(columns.view(len(rows), *_only(x.ndim - 1, axis - 1, columns.shape[1])))
+                index.append(columns.view(len(rows), *only_axis(x.ndim - 1, axis - 1, columns.shape[1])))
             elif name == "src" and self.unit is not None:
                 sources, there = self._sources(rows, x, layout)
                 index.append(sources)
@@ -163,7 +125,7 @@ class Intervention(ABC):
             else:
                 chosen = self.head if name in ("head", "kv_head") else self.unit if axis == x.ndim - 1 else None
                 picked = torch.tensor(as_list(chosen) or list(range(x.shape[axis])), device=x.device)
-                index.append(picked.view(_only(x.ndim, axis, len(picked))))
+                index.append(picked.view(only_axis(x.ndim, axis, len(picked))))
         return Region(tuple(index), mask, rows, positions)
 
     def _sources(self, rows: Tensor, pattern: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
@@ -353,103 +315,3 @@ class Edit(Intervention):
         if not isinstance(new, Tensor):
             raise InterventionError(f"{self}: the new value is {type(new).__name__}; a tensor is needed.")
         return new
-
-
-def from_run(where: Any, values: Tensor, region: Region, donors: Tensor, source_pos: Position) -> Tensor:
-    """What the run ``where.source`` has for the region's `values`, row `donors[i]` for the region's i-th row."""
-    source = where.source[where.site]
-    is_pattern = where.site.kind == "pattern"
-    if is_pattern:  # a shorter prompt attends to nothing past its end
-        source = torch.nn.functional.pad(source, (0, max(values.shape[-1] - source.shape[-1], 0)))
-    elif any(source.shape[a] != values.shape[a] for a in _whole_axes(where)):
-        raise InterventionError(
-            f"{where}: the source run's {where.site} is {tuple(source.shape)}, this model's part is "
-            f"{tuple(values.shape)}; patch between runs of one model."
-        )
-    positions = (
-        region.positions if source_pos is None else padded(per_row(source_pos, len(donors)) or [], donors.device)
-    )
-    pos_axis = 2 if is_pattern else 1
-    index = list(region.indices)
-    index[0] = donors.view(index[0].shape)
-    index[pos_axis] = positions.view(index[pos_axis].shape).clamp(0, source.shape[pos_axis] - 1)
-    return source[tuple(i.to(source.device) for i in index)]
-
-
-def run_faults(where: Intervention, source: Any, lengths: list[int], source_pos: Position) -> list[str]:
-    """Why the run `source` cannot supply this intervention's values, in words."""
-    theirs = source.prompts.lengths.tolist()
-    if len(theirs) not in (1, len(lengths)):
-        return [f"{where}: the source run has {len(theirs)} rows, this run {len(lengths)}; they must agree (or be 1)"]
-    theirs = theirs * len(lengths) if len(theirs) == 1 else theirs
-    rows = as_list(where.rows) or list(range(len(lengths)))
-    if source_pos is not None and (where.pos is None or isinstance(where.pos, str)):
-        return [f"{where}: source_pos needs pos; give the positions of both"]
-    if isinstance(source_pos, str):
-        return [f"{where}: source_pos={source_pos!r} is a word; give numbers"]
-    if where.pos in (None, "all") or isinstance(where.pos, str):
-        unequal = [r for r in rows if theirs[r] != lengths[r]]
-        shown = ", ".join(f"row {r}: {theirs[r]} against {lengths[r]} tokens" for r in unequal)
-        return [f"{where}: source and base have unequal lengths ({shown}); give the positions"] if unequal else []
-    given, asked = per_row(where.pos, len(rows)), per_row(where.pos if source_pos is None else source_pos, len(rows))
-    if given is None or asked is None:
-        return [f"{where}: source_pos has {len(as_list(source_pos))} lists for {len(rows)} rows; give one a row"]
-    faults = []
-    for row, here, there in zip(rows, given, asked, strict=True):
-        if len(here) != len(there):
-            faults.append(f"{where}: row {row} has {len(here)} positions but {len(there)} source positions")
-        elif any(not 0 <= p < theirs[row] for p in there):
-            faults.append(f"{where}: the source's row {row} has {theirs[row]} tokens; positions {there} asked")
-    return faults
-
-
-def beyond_run(where: Intervention) -> list[str]:
-    """Why values taken from a run position by position do not serve in a generation, in words."""
-    if where.site.kind == "pattern":
-        return [f"{where}: a run's patterns do not fit those of a generation; use Zero, Scale or Edit"]
-    if where.pos in (None, "all", "new tokens"):
-        return [f"{where}: a run has no values at new tokens; say pos='prompt' or give numbers"]
-    return []
-
-
-def _whole_axes(where: Intervention) -> list[int]:
-    """Axes after the position that are taken whole."""
-    chosen = (where.head if where.site.has_heads else where.unit, where.unit)
-    return [axis for axis, index in zip(range(2, len(where.site.axes)), chosen, strict=False) if index is None]
-
-
-def mean_of(run: Any, site: Site, *, by_position: bool, skip: int = 0) -> Tensor:
-    """Mean of a recorded site over a run's real tokens: [1, 1, ...], or [1, pos, ...] by position (float32 sums)."""
-    x, mask = run[site], run.prompts.mask.to(run[site].device)
-    if not by_position:
-        mask = mask & (torch.arange(mask.shape[1], device=mask.device) >= skip)
-    axes = (0,) if by_position else (0, 1)
-    weights = mask.view(*mask.shape, *[1] * (x.ndim - 2)).to(torch.promote_types(x.dtype, torch.float32))
-    total = (x * weights).sum(axes, keepdim=True) / weights.sum(axes, keepdim=True)
-    return total.to(x.dtype)
-
-
-def as_list(index: Any) -> list[Any]:
-    """One number or several as a list; None as an empty one."""
-    if index is None:
-        return []
-    return [index] if isinstance(index, int) else list(index)
-
-
-def per_row(positions: Any, rows: int) -> list[list[int]] | None:
-    """Positions as one list a row; None when nested lists do not number `rows`."""
-    listed = as_list(positions)
-    if listed and not isinstance(listed[0], int):
-        return [list(p) for p in listed] if len(listed) == rows else None
-    return [listed] * rows
-
-
-def padded(lists: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "row position"]:
-    """Lists of unequal length as one tensor, -1 where absent."""
-    longest = max(map(len, lists), default=0)
-    return torch.tensor([[*p, *[-1] * (longest - len(p))] for p in lists], dtype=torch.long, device=device)
-
-
-def _only(ndim: int, axis: int, size: int) -> tuple[int, ...]:
-    """A shape of ones with `size` at `axis`."""
-    return tuple(size if a == axis else 1 for a in range(ndim))

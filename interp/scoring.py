@@ -13,7 +13,8 @@ from torch import Tensor
 
 from interp.errors import OptionError, TaskError
 from interp.metrics import Answers, Metric, metric
-from interp.models.base import HookedModel, Run
+from interp.models.base import HookedModel
+from interp.models.runs import Run
 from interp.site import Site
 from interp.tasks.base import Task
 from interp.tokens import tokenizer_fingerprint

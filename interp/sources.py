@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import OptionError, TaskError, check_choice
-from interp.intervention import mean_of
 from interp.models.base import HookedModel
+from interp.run_values import mean_of
 from interp.site import Site
 from interp.sweep import Source
 from interp.tasks.base import Task

@@ -26,8 +26,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from interp.errors import OptionError, PromptError, SiteError, check_choice
-from interp.intervention import Add, Layout
-from interp.models.base import Captured, HookedModel, Tap, Taps, Wave
+from interp.intervention import Add
+from interp.models.base import HookedModel
+from interp.models.runs import Captured, Tap, Taps, Wave
+from interp.regions import Layout
 from interp.scoring import FINAL, Scorer
 from interp.site import Site
 from interp.tokens import Prompts

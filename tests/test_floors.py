@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent / "interp"
 FLOORS = [
     "errors site tokens table columns atomic provenance nodes edges circuit circuit_ops circuit_algebra circuit_files "
     "circuit_export circuit_import",
-    "intervention models",
+    "regions run_values intervention models",
     "metrics recovery scoring toy tasks sweep candidates sources run_circuit",
     "methods",
     "evaluate readouts",

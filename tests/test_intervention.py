@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tiny import RAGGED, clean, hooked
 
 from interp.errors import InterventionError, OptionError, SiteError
-from interp.intervention import WORDS, Add, Edit, Layout, Mean, Patch, Resample, Scale, Zero
-from interp.models.base import Run
+from interp.intervention import Add, Edit, Mean, Patch, Resample, Scale, Zero
+from interp.models.runs import Run
+from interp.regions import WORDS, Layout
 from interp.site import Site
 from interp.tokens import from_ids
 

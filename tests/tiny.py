@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from interp.metrics import Answers, metric
-from interp.models.base import Shape
 from interp.models.families import Point, SiteMap
 from interp.models.hf import HookedHF
+from interp.models.runs import Shape
 from interp.tasks.base import Task
 from interp.tokens import Prompts, from_ids
 

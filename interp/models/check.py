@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from interp.errors import InterventionError, ModelError
-from interp.intervention import Layout
-from interp.models.base import Run, Tap, Taps
+from interp.models.runs import Run, Tap, Taps
+from interp.regions import Layout
 from interp.site import KINDS, Site
 from interp.tokens import Prompts, from_ids
 

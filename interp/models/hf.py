@@ -5,10 +5,8 @@ registered attention function (`attention`). Hooks live in a ``with`` block and 
 """
 
 import inspect
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -16,22 +14,28 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from interp.errors import InterventionError, ModelError, nearest
-from interp.intervention import Intervention, Layout
+from interp.errors import InterventionError, ModelError
+from interp.intervention import Intervention
 from interp.models.attention import ATTENTION_KINDS, AttentionTaps, tapped
-from interp.models.base import Captured, HookedModel, Identity, Shape, Tap, Taps, Targets, Wave
-from interp.models.families import Point, SiteMap, site_map
+from interp.models.base import HookedModel
+from interp.models.families import Point, SiteMap
+from interp.models.hooks import (
+    Pass,
+    call_taps,
+    check_sites,
+    follow,
+    joined,
+    on_input,
+    on_output,
+    prefix,
+    skipped,
+    suffix_mask,
+)
+from interp.models.runs import Captured, Identity, Shape, Tap, Taps, Targets, Wave
+from interp.models.structure import drops, family_map, head_of, shape_of, submodule
+from interp.regions import Layout
 from interp.site import KINDS, Site
 from interp.tokens import Prompts
-
-
-@dataclass(eq=False)
-class _Pass:
-    """State of one hooked pass: the layout of the columns now running, and how often each site fired."""
-
-    layout: Layout
-    width: int
-    fired: Counter = field(default_factory=Counter)
 
 
 class HookedHF(HookedModel):
@@ -64,16 +68,16 @@ class HookedHF(HookedModel):
         self.identity = identity or Identity()
         config = getattr(model, "config", None)
         self.family = str(getattr(config, "model_type", type(model).__name__))
-        self.map = site_map or _family_map(model)
-        self.shape = shape or _shape_of(model)
+        self.map = site_map or family_map(model)
+        self.shape = shape or shape_of(model)
         self._accepts = set(inspect.signature(model.forward).parameters)
-        self._blocks = list(_submodule(model, self.map.blocks, "blocks"))  # type: ignore[call-overload]
+        self._blocks = list(submodule(model, self.map.blocks, "blocks"))  # type: ignore[call-overload]
         if len(self._blocks) != self.shape.n_layers:
             raise ModelError(
                 f"{self.map.blocks} holds {len(self._blocks)} blocks, the configuration says {self.shape.n_layers}."
             )
-        self._norm = _submodule(model, self.map.final_norm, "final_norm")
-        self._head = _head_of(model, self.map)
+        self._norm = submodule(model, self.map.final_norm, "final_norm")
+        self._head = head_of(model, self.map)
         self._softcap = getattr(config, "final_logit_softcapping", None)
         self._attentions: list[Any] = self._attention_modules()
         self._check_map()
@@ -90,7 +94,7 @@ class HookedHF(HookedModel):
     def _attention_modules(self) -> list[nn.Module]:
         if not self.map.attention:
             return []
-        return [_submodule(b, self.map.attention, f"attention of block {i}") for i, b in enumerate(self._blocks)]
+        return [submodule(b, self.map.attention, f"attention of block {i}") for i, b in enumerate(self._blocks)]
 
     def _point(self, kind: str) -> Point | None:
         if kind in self.map.points:
@@ -103,7 +107,7 @@ class HookedHF(HookedModel):
             if self.map.parallel and kind == "resid_mid":
                 continue
             for number, block in enumerate(self._blocks):
-                _submodule(block, point.path, f"{kind} of block {number}")
+                submodule(block, point.path, f"{kind} of block {number}")
 
     def _find_unavailable(self) -> dict[str, str]:
         reasons = {}
@@ -142,7 +146,7 @@ class HookedHF(HookedModel):
     # --- one hooked pass ---
 
     @contextmanager
-    def _hooked(self, taps: Taps, state: _Pass, **attention: Any) -> Iterator[AttentionTaps | None]:
+    def _hooked(self, taps: Taps, state: Pass, **attention: Any) -> Iterator[AttentionTaps | None]:
         """Hooks for `taps`, removed on leaving; yields the attention taps when the attention function is needed."""
         in_function = {s for s in taps if s.kind in ATTENTION_KINDS and self._point(s.kind) is None}
         with ExitStack() as stack:
@@ -153,29 +157,29 @@ class HookedHF(HookedModel):
             if in_function or attention:
                 layers = {id(module): number for number, module in enumerate(self._attentions)}
                 active = AttentionTaps(
-                    layers, frozenset(in_function), lambda site, x: _call(site, taps[site], x, state), **attention
+                    layers, frozenset(in_function), lambda site, x: call_taps(site, taps[site], x, state), **attention
                 )
                 configs = {id(m.config): m.config for m in (self.model, *self._attentions) if hasattr(m, "config")}
                 stack.enter_context(tapped(list(configs.values()), active))
             yield active
 
     @contextmanager
-    def _hook(self, site: Site, taps: list[Tap], state: _Pass) -> Iterator[None]:
+    def _hook(self, site: Site, taps: list[Tap], state: Pass) -> Iterator[None]:
         module, side = self._locate(site)
         change = partial(self._change, site, taps, state)
         if side == "input":
-            handle = module.register_forward_pre_hook(partial(_on_input, change), with_kwargs=True)
+            handle = module.register_forward_pre_hook(partial(on_input, change), with_kwargs=True)
         else:
-            handle = module.register_forward_hook(partial(_on_output, change))
+            handle = module.register_forward_hook(partial(on_output, change))
         try:
             yield
         finally:
             handle.remove()
 
-    def _change(self, site: Site, taps: list[Tap], state: _Pass, x: Tensor) -> Tensor | None:
+    def _change(self, site: Site, taps: list[Tap], state: Pass, x: Tensor) -> Tensor | None:
         """The hooked tensor after the site's taps, or None when it stays as it is."""
         shaped = self._to_site(site, x, state)
-        new = _call(site, taps, shaped, state)
+        new = call_taps(site, taps, shaped, state)
         if new is None or (new is shaped and shaped is x):
             return None
         if site.kind == "resid_mid":
@@ -184,7 +188,7 @@ class HookedHF(HookedModel):
             return None
         return new.reshape(x.shape)
 
-    def _to_site(self, site: Site, x: Tensor, state: _Pass) -> Tensor:
+    def _to_site(self, site: Site, x: Tensor, state: Pass) -> Tensor:
         """The hooked tensor in the site's axes: heads split; batch and position apart where a family flattens them."""
         if site.axes[-1] != "d_head" or x.ndim == 4:
             return x if x.ndim != 2 else x.view(-1, state.width, x.shape[-1])
@@ -193,14 +197,14 @@ class HookedHF(HookedModel):
 
     def _forward(self, prompts: Prompts, taps: Taps, targets: Targets) -> Tensor | None:
         self._refuse_dropout()
-        state = _Pass(Layout(torch.zeros_like(prompts.lengths), prompts.lengths), prompts.ids.shape[1])
+        state = Pass(Layout(torch.zeros_like(prompts.lengths), prompts.lengths), prompts.ids.shape[1])
         inputs = self._inputs(prompts.ids, prompts.position_ids, prompts.mask)
         with self._hooked(taps, state):
             if isinstance(targets, str) and targets == "all" or self._body is self.model:
                 logits, hidden = _logits(self.model(**inputs)), None
             else:
                 logits, hidden = None, _hidden(self._body(**inputs))
-        _check_sites(taps, state)
+        check_sites(taps, state)
         if isinstance(targets, str) and targets == "none":
             return None
         if isinstance(targets, str) and targets == "all":
@@ -223,7 +227,7 @@ class HookedHF(HookedModel):
         return {k: v for k, v in given.items() if v is not None and (k in self._accepts or k == "input_ids")}
 
     def _refuse_dropout(self) -> None:
-        active = [name or type(m).__name__ for name, m in self.model.named_modules() if m.training and _drops(m)]
+        active = [name or type(m).__name__ for name, m in self.model.named_modules() if m.training and drops(m)]
         if active:
             raise ModelError(
                 f"dropout is active in {len(active)} modules ({', '.join(active[:3])}, ...), so runs would differ "
@@ -257,7 +261,7 @@ class HookedHF(HookedModel):
         key = (width, ids.device, *(m.config._attn_implementation for m in self._attentions[:1]))
         if key not in self._mask_cache:
             positions = torch.arange(width, device=ids.device)[None]
-            state = _Pass(Layout(positions[0, :1], positions[0, :1] + width), width)
+            state = Pass(Layout(positions[0, :1], positions[0, :1] + width), width)
             with torch.no_grad(), self._hooked({}, state, masks=None) as active:
                 self._body(**self._inputs(ids, positions, torch.ones_like(ids)))
             assert active is not None, "an attention option keeps the attention taps active"
@@ -271,25 +275,25 @@ class HookedHF(HookedModel):
         start, n_rows = wave.joins[0][0], wave.joins[0][1].shape[0]
         width = ids.shape[1] - first
         positions = torch.arange(first, ids.shape[1], device=ids.device)[None]
-        state = _Pass(Layout(positions[0, :1] * 0, positions[0, :1] * 0), width)
-        masks = [_suffix_mask(mask, first, ids.shape[1], ids.device) for mask in base.masks]
+        state = Pass(Layout(positions[0, :1] * 0, positions[0, :1] * 0), width)
+        masks = [suffix_mask(mask, first, ids.shape[1], ids.device) for mask in base.masks]
         outputs: list[Tensor] = []
         with ExitStack() as stack:
-            stack.enter_context(_skipped(self._blocks[:start], self._block_returns_tuple))
+            stack.enter_context(skipped(self._blocks[:start], self._block_returns_tuple))
             for layer, rows in wave.joins:
                 stack.enter_context(self._joining(layer, rows, replace=layer == start))
-            stack.enter_context(self._hooked(taps, state, prefix=partial(_prefix, wave), masks=masks))
+            stack.enter_context(self._hooked(taps, state, prefix=partial(prefix, wave), masks=masks))
             handle = self._norm.register_forward_hook(lambda _, __, output: outputs.append(output))
             stack.callback(handle.remove)
             self._body(**self._inputs(ids[:1, first:].expand(n_rows, -1), positions, None))
-        _check_sites(taps, state)
+        check_sites(taps, state)
         return outputs[0]
 
     @contextmanager
     def _joining(self, layer: int, rows: Tensor, *, replace: bool) -> Iterator[None]:
         """Within, `rows` enter the running batch at the block's input (the final norm's, after the last block)."""
         module = self._blocks[layer] if layer < len(self._blocks) else self._norm
-        join = partial(_on_input, partial(_joined, rows, replace))
+        join = partial(on_input, partial(joined, rows, replace))
         handle = module.register_forward_pre_hook(join, with_kwargs=True)
         try:
             yield
@@ -329,10 +333,10 @@ class HookedHF(HookedModel):
         fill = getattr(config, "pad_token_id", None)
         stops = [] if stop is None else [stop] if isinstance(stop, int) else list(stop)
         fill = fill if fill is not None else (stops[0] if stops else 0)
-        state = _Pass(Layout(pads, prompts.lengths), width)
+        state = Pass(Layout(pads, prompts.lengths), width)
         with ExitStack() as stack:
             stack.enter_context(self._hooked(taps, state))
-            handle = self.model.register_forward_pre_hook(partial(_follow, state), with_kwargs=True)
+            handle = self.model.register_forward_pre_hook(partial(follow, state), with_kwargs=True)
             stack.callback(handle.remove)
             ids = prompts.ids.gather(1, columns).masked_fill(~mask, fill)
             out = self.model.generate(
@@ -340,159 +344,6 @@ class HookedHF(HookedModel):
                 **{"do_sample": False, "num_beams": 1, "pad_token_id": fill, **options},
             )  # fmt: skip
         return [_until_stop(row[width:].tolist(), stops) for row in out], pads
-
-
-def _on_input(change: Callable, _: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-    """A pre-hook that changes a module's first argument, or its `hidden_states` where it has none."""
-    new = change(args[0] if args else kwargs["hidden_states"])
-    if new is None:
-        return None
-    return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
-
-
-def _on_output(change: Callable, _: nn.Module, args: tuple, output: Any) -> Any:
-    """A hook that changes a module's output, or the first item of a tuple."""
-    new = change(output[0] if isinstance(output, tuple) else output)
-    if new is None:
-        return None
-    return (new, *output[1:]) if isinstance(output, tuple) else new
-
-
-def _joined(rows: Tensor, replace: bool, running: Tensor) -> Tensor:
-    """The running batch with `rows` after it, or `rows` alone."""
-    rows = rows.to(running.device)
-    return rows if replace else torch.cat([running, rows])
-
-
-def _call(site: Site, taps: Sequence[Tap], x: Tensor, state: _Pass) -> Tensor | None:
-    """Run a site's taps one after another; the last tensor returned, or None when none was."""
-    state.fired[site] += 1
-    layout, new, current = state.layout, None, x
-    if site.kind in ("k", "v", "k_of_query_head", "v_of_query_head"):
-        # Keys and values come with everything the cache holds, so their first column lies further back.
-        layout = layout._replace(first=layout.first + state.width - x.shape[1])
-    for tap in taps:
-        try:
-            new = tap(current, layout)
-        except BaseException as error:
-            error.add_note(f"raised in an intervention or recorder at {site}")
-            raise
-        current = current if new is None else new
-    return None if current is x and new is None else current
-
-
-def _follow(state: _Pass, _: nn.Module, args: tuple, kwargs: dict) -> None:
-    """A model pre-hook that moves the state's layout to the columns of each forward of a generation."""
-    cache = kwargs.get("cache") if kwargs.get("cache") is not None else kwargs.get("past_key_values")
-    ids = kwargs.get("input_ids", args[0] if args else None)
-    state.width = ids.shape[1]  # type: ignore[union-attr]
-    state.layout = state.layout._replace(first=0 if cache is None else int(cache.get_seq_length()))
-
-
-@contextmanager
-def _skipped(blocks: Sequence[Any], returns_tuple: bool) -> Iterator[None]:
-    """Within, the blocks hand their input on. An instance's own `forward` (accelerate sets one) is put back."""
-
-    def pass_on(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
-        return (hidden_states,) if returns_tuple else hidden_states
-
-    before = [block.__dict__.get("forward") for block in blocks]
-    try:
-        for block in blocks:
-            block.forward = pass_on
-        yield
-    finally:
-        for block, forward in zip(blocks, before, strict=True):
-            if forward is None:
-                block.__dict__.pop("forward", None)
-            else:
-                block.forward = forward
-
-
-def _prefix(wave: Wave, layer: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Keys and values before the wave's first position, expanded (not copied) when one prompt gives them all."""
-    keys, values = wave.base.keys[layer], wave.base.values[layer]
-    if keys.shape[0] == 1:
-        return tuple(x[:, :, : wave.first].expand(rows, -1, -1, -1) for x in (keys, values))  # type: ignore
-    donors = wave.donors[:rows].to(keys.device)
-    return tuple(x[:, :, : wave.first].index_select(0, donors) for x in (keys, values))  # type: ignore
-
-
-def _suffix_mask(mask: Tensor | None, first: int, width: int, device: torch.device) -> Tensor | None:
-    """Rows `first` and later of a full mask; None (plain causal) stays None only when nothing comes before."""
-    if mask is not None:
-        return mask[:, :, first:]
-    if first == 0:
-        return None
-    return torch.ones(width, width, dtype=torch.bool, device=device).tril()[None, None, first:]
-
-
-def _check_sites(taps: Taps, state: _Pass) -> None:
-    """Every tapped site must have fired exactly once in a forward."""
-    wrong = {str(site): state.fired[site] for site in taps if state.fired[site] != 1}
-    if wrong:
-        raise InterventionError(
-            f"sites fired another number of times than once in this forward: {wrong}; a module that is skipped "
-            "or called twice cannot be read or patched as one site."
-        )
-
-
-def _family_map(model: nn.Module) -> SiteMap:
-    config = getattr(model, "config", None)
-    if config is None:
-        raise ModelError(
-            f"{type(model).__name__} has no configuration, so its family is unknown; pass site_map=SiteMap(...) "
-            "and shape=Shape(...)."
-        )
-    return site_map(config)
-
-
-def _shape_of(model: nn.Module) -> Shape:
-    """Sizes from the configuration; d_head is not d_model / heads in many families."""
-    config: Any = getattr(model, "config", None)
-    if config is None:
-        raise ModelError(f"{type(model).__name__} has no configuration; pass shape=Shape(n_layers=..., ...).")
-    heads = config.num_attention_heads
-    d_model = config.hidden_size
-    return Shape(
-        n_layers=config.num_hidden_layers,
-        n_heads=heads,
-        n_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        d_model=d_model,
-        d_head=getattr(config, "head_dim", None) or d_model // heads,
-        d_ff=_first(config, "intermediate_size", "ffn_dim", "n_inner") or 4 * d_model,
-        d_vocab=config.vocab_size,
-    )
-
-
-def _first(config: Any, *names: str) -> int | None:
-    return next((value for n in names if (value := getattr(config, n, None)) is not None), None)
-
-
-def _head_of(model: Any, where: SiteMap) -> nn.Module:
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    return head if head is not None else _submodule(model, where.unembed, "unembed")
-
-
-def _submodule(root: nn.Module, path: str, entry: str) -> nn.Module:
-    """The module at `path`, or an error that names the map's entry and the nearest paths there are."""
-    try:
-        return root.get_submodule(path)
-    except AttributeError:
-        have = [name for name, _ in root.named_modules() if name]
-        raise ModelError(
-            f"site map entry {entry}: {type(root).__name__} has no module {path!r}{nearest(path, have)}; "
-            f"it has {', '.join(have[:12])}{', ...' if len(have) > 12 else ''}."
-        ) from None
-
-
-def _drops(module: nn.Module) -> bool:
-    """Whether a module in training mode would drop anything."""
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p > 0
-    if any(isinstance(child, nn.modules.dropout._DropoutNd) and child.p > 0 for child in module.children()):
-        return True
-    return any("dropout" in name and isinstance(p, float) and p > 0 for name, p in vars(module).items())
 
 
 def _logits(output: Any) -> Tensor:

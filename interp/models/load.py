@@ -26,9 +26,10 @@ from transformers.utils.logging import set_tqdm_hook
 
 from interp.errors import InterpError, ModelError, OptionError, check_choice, nearest
 from interp.models import registry
-from interp.models.base import HookedModel, Identity, Shape
+from interp.models.base import HookedModel
 from interp.models.families import SiteMap, site_map
 from interp.models.fingerprint import weight_fingerprint
+from interp.models.runs import Identity, Shape
 
 log = logging.getLogger(__name__)
 DTYPES = ("float16", "bfloat16", "float32", "float64")

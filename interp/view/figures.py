@@ -188,8 +188,7 @@ def _colours(grids: Sequence[Grid], signed: bool, limit: float | None, unit: str
         "colorscale": [[i / (len(scale) - 1), colour] for i, colour in enumerate(scale)],
         "cmin": -top if signed else 0.0,
         "cmax": top,
-        "colorbar": bar
-        | {"lenmode": "pixels", "len": max(120, min(320, height)), "y": 1, "yanchor": "top", "ypad": 0},
+        "colorbar": bar | {"lenmode": "pixels", "len": max(120, min(320, height)), "y": 1, "yanchor": "top", "ypad": 0},
     }
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from interp.intervention import Patch
 from interp.metrics import Answers, metric
-from interp.models.base import Shape
 from interp.models.hf import HookedHF
+from interp.models.runs import Shape
 from interp.scoring import Scorer
 from interp.site import Site
 from interp.sweep import NO_DIFFERENCE, Part, Source, sweep

@@ -18,8 +18,9 @@ from interp.errors import InterpError, InterpWarning, MetricError, OptionError, 
 from interp.intervention import Add, Intervention, Mean, Patch, Zero
 from interp.methods.patching import Engine, _damage, _floor, patch
 from interp.metrics import Answers, LogitDiff, Metric, metric
-from interp.models.base import HookedModel, Shape
+from interp.models.base import HookedModel
 from interp.models.hf import HookedHF
+from interp.models.runs import Shape
 from interp.nodes import Node, Nodes
 from interp.site import KINDS, Site
 from interp.sources import GaussianNoise, donors

@@ -34,9 +34,9 @@ from tiny import (
 from interp.errors import InterventionError, MetricError, ModelError, OptionError, PromptError, SiteError
 from interp.intervention import Add, Edit, Patch, Scale, Zero
 from interp.metrics import metric
-from interp.models.base import Shape
 from interp.models.families import REFUSED, Point, SiteMap, site_map
 from interp.models.hf import HookedHF
+from interp.models.runs import Shape
 from interp.scoring import Scorer
 from interp.site import Site
 from interp.sweep import Part, Source, sweep
