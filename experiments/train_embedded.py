@@ -206,8 +206,8 @@ def write(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, folder: Pa
 @torch.no_grad()
 def measure(
     model: nn.Module, tokenizer: PreTrainedTokenizerFast, behaviour: str, n: int, seed: int
-) -> dict[str, float]:
-    """Means over `n` held-out prompts of one behaviour: what the next word is likely to be."""
+) -> list[float]:
+    """The `COLUMNS`: means over `n` held-out prompts of one behaviour: what the next word is likely to be."""
     rows = []
     for example in toy.examples(behaviour, n, seed):
         clean, corrupted = model(torch.tensor(tokenizer([example.text, example.corrupted])["input_ids"])).logits[:, -1]
@@ -215,14 +215,7 @@ def measure(
         chance = clean.softmax(-1)[right].sum() - clean.softmax(-1)[wrong].sum()
         gaps = [logits[right].mean() - logits[wrong].mean() for logits in (clean, corrupted)]
         rows.append((chance > 0, int(clean.argmax()) in right, gaps[0], chance, gaps[1]))
-    names = (
-        "correct over wrong",
-        "top word",
-        "logit difference",
-        "probability difference",
-        "corrupted logit difference",
-    )
-    return dict(zip(names, torch.tensor(rows, dtype=torch.float64).mean(0).tolist(), strict=True))
+    return torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
 
 
 @torch.no_grad()

@@ -90,7 +90,7 @@ def demo(
     swept = time.perf_counter() - start
     found = _with_both(found)
     sizes = [n for n in SIZES if n < len(found.nodes)]
-    curve = faithfulness_curve(model, train, found, sizes, BOTH, random=0, seed=seed)
+    curve = faithfulness_curve(model, train, found, sizes, BOTH, rank="signed", random=0, seed=seed)
     enough = np.flatnonzero(curve["faithfulness"] >= target)
     size = int(curve["size"][enough[0]]) if len(enough) else sizes[-1]
     circuit = top_n(found, size, BOTH, rank="signed")

@@ -119,7 +119,7 @@ def faithfulness_curve(
     sizes: Sequence[int],
     by: str,
     *,
-    rank: Rank = "signed",
+    rank: Rank,
     metric: str | Metric | None = None,
     ablation: str = "counterfactual",
     random: int = 5,

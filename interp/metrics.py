@@ -109,14 +109,14 @@ class Metric(ABC):
         Raises:
             MetricError: shapes or ids that do not fit, wrong answers or a reference missing, an undefined value.
         """
-        self._check(logits, answers, reference)
+        self.check(logits, answers, reference)
         logits = _full_precision(logits)
         scores = self.score(logits, answers, None if reference is None else reference.to(logits.dtype))
         values = _reduce(scores, answers.present, self.reduction)
         _refuse(~values.isfinite(), f"have an undefined {self.name}", "look for infinite or NaN logits")
         return values
 
-    def _check(self, logits: Tensor, answers: Answers, reference: Tensor | None) -> None:
+    def check(self, logits: Tensor, answers: Answers, reference: Tensor | None) -> None:
         """Raise unless logits, answers and reference fit each other and this metric's needs."""
         if logits.shape[:2] != answers.positions.shape:
             raise MetricError(

@@ -128,5 +128,5 @@ def checked_metrics(
         raise OptionError(f"metrics {names} are given more than once; their columns would clash.")
     blank = torch.zeros(()).expand(*task.answers.positions.shape, model.shape.d_vocab)
     for one in chosen:
-        one._check(blank, task.answers, blank)
+        one.check(blank, task.answers, blank)
     return chosen

@@ -82,7 +82,7 @@ def test_a_degenerate_denominator_is_nan_with_the_reason(found: Circuit) -> None
     assert np.isnan([judged.value, judged.low, judged.high, *judged.random]).all()
     assert judged.reason.startswith("full and empty run differ on average by 0, which is below 0.0001")
     assert str(judged) == f"faithfulness undefined: {judged.reason}"
-    curve = faithfulness_curve(G2, tiny.task(corrupted=tiny.clean()), found, [2, 4], BY, random=2)
+    curve = faithfulness_curve(G2, tiny.task(corrupted=tiny.clean()), found, [2, 4], BY, rank="signed", random=2)
     assert np.isnan(curve["faithfulness"]).all() and curve["reason"].tolist() == [judged.reason] * 2
 
 
@@ -109,7 +109,7 @@ def test_the_rows_of_a_curve_are_single_calls(found: Circuit, options: dict) -> 
 
 
 def test_a_curve_without_random_circuits_has_none(found: Circuit) -> None:
-    curve = faithfulness_curve(G2, TASK, found, [3], BY, random=0)
+    curve = faithfulness_curve(G2, TASK, found, [3], BY, rank="signed", random=0)
     assert np.isnan([curve["random_mean"][0], curve["random_max"][0]]).all()
 
 
@@ -117,13 +117,13 @@ def test_mistakes_are_named(found: Circuit) -> None:
     with pytest.raises(OptionError, match="random=-1; allowed: 0"):
         faithfulness(G2, TASK, found, random=-1)
     with pytest.raises(OptionError, match="random=-1; allowed: 0"):
-        faithfulness_curve(G2, TASK, found, [3], BY, random=-1)
+        faithfulness_curve(G2, TASK, found, [3], BY, rank="signed", random=-1)
     with pytest.raises(OptionError, match="ablation is 'noise'; allowed: 'counterfactual'"):
         faithfulness(G2, TASK, found, ablation="noise")
     with pytest.raises(MetricError, match="no metric 'logits'; allowed: .*nearest: 'logit"):
         faithfulness(G2, TASK, found, metric="logits")
     with pytest.raises(CircuitError, match="31 asked for"):
-        faithfulness_curve(G2, TASK, found, [31], BY)
+        faithfulness_curve(G2, TASK, found, [31], BY, rank="signed")
     with pytest.raises(TaskError, match="has no corrupted prompts"):
         faithfulness(G2, tiny.task(corrupted=None), found)
 

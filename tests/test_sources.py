@@ -1,13 +1,14 @@
 """Noise on the embeddings, ablation values and donors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import tiny
 import torch
 from torch import Tensor
 
-from interp.errors import OptionError, TaskError
+from interp.errors import ModelError, OptionError, TaskError
 from interp.models.hf import HookedHF
 from interp.site import Site
 from interp.sources import GaussianNoise, ablation_source, donors, embedding_deviation
@@ -115,3 +116,17 @@ def test_mistakes_are_named() -> None:
         GaussianNoise("nowhere").sample(G2, TASK)
     with pytest.raises(OptionError, match="noise scale=-1.0, draws=10"):
         GaussianNoise("end", scale=-1.0).sample(G2, TASK)
+
+
+def test_noise_works_on_a_decoder_of_ones_own_when_its_map_names_the_embedding() -> None:
+    model, task = tiny.custom(), tiny.task()
+    role = next(iter(task.roles))
+    noise = GaussianNoise(role, draws=2).sample(model, task)
+    assert len(noise) == 2 and all(bool((one != 0).any()) for one in noise)
+
+
+def test_noise_on_a_map_without_the_embedding_names_the_cure() -> None:
+    model = HookedHF(tiny.custom().model, site_map=replace(tiny.MAP, embed=""), shape=tiny.SHAPE)
+    task = tiny.task()
+    with pytest.raises(ModelError, match=r"token embedding is; give SiteMap\(\.\.\., embed="):
+        GaussianNoise(next(iter(task.roles))).sample(model, task)

@@ -190,7 +190,7 @@ POINTS = {
     "mlp_in": Point("up", "input"), "neuron": Point("down", "input"), "mlp_proj": Point("down", "output"),
     "mlp_out": Point("down", "output"),
 }  # fmt: skip
-MAP = SiteMap("layers", "norm", "unembed", points=POINTS)
+MAP = SiteMap("layers", "norm", "unembed", points=POINTS, embed="embed")
 SHAPE = Shape(n_layers=2, n_heads=4, n_kv_heads=4, d_model=16, d_head=6, d_ff=20, d_vocab=VOCAB)
 
 

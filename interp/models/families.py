@@ -32,6 +32,7 @@ class SiteMap:
         points: site kind -> `Point` inside a block. `q`, `k`, `v`, `pattern` come from the attention interface
             unless given here; `embed`, `resid_pre`, `resid_post` and `resid_final` follow from the paths above.
         parallel: attention and MLP read the same residual, so there is no `resid_mid`.
+        embed: path of the token embedding; transformers models name their own.
     """
 
     blocks: str
@@ -40,6 +41,7 @@ class SiteMap:
     attention: str = ""
     points: Mapping[str, Point] = field(default_factory=dict)
     parallel: bool = False
+    embed: str = ""
 
     def __post_init__(self) -> None:
         unknown = [f"{k!r}{nearest(k, KINDS)}" for k in self.points if k not in KINDS or not KINDS[k].layered]

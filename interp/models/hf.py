@@ -32,7 +32,7 @@ from interp.models.hooks import (
     suffix_mask,
 )
 from interp.models.runs import Captured, Identity, Shape, Tap, Taps, Targets, Wave
-from interp.models.structure import drops, family_map, head_of, shape_of, submodule
+from interp.models.structure import drops, embedding_of, family_map, head_of, shape_of, submodule
 from interp.regions import Layout
 from interp.site import KINDS, Site
 from interp.tokens import Prompts
@@ -137,7 +137,7 @@ class HookedHF(HookedModel):
 
     def module(self, name: Literal["embed", "final_norm", "unembed"]) -> nn.Module:
         if name == "embed":
-            return self.model.get_input_embeddings()
+            return embedding_of(self.model, self.map)
         return self._norm if name == "final_norm" else self._head
 
     def parameters(self) -> Any:

@@ -46,6 +46,14 @@ def head_of(model: Any, where: SiteMap) -> nn.Module:
     return head if head is not None else submodule(model, where.unembed, "unembed")
 
 
+def embedding_of(model: Any, where: SiteMap) -> nn.Module:
+    if hasattr(model, "get_input_embeddings"):
+        return model.get_input_embeddings()
+    if not where.embed:
+        raise ModelError("the site map does not say where the token embedding is; give SiteMap(..., embed='...').")
+    return submodule(model, where.embed, "embed")
+
+
 def submodule(root: nn.Module, path: str, entry: str) -> nn.Module:
     """The module at `path`, or an error that names the map's entry and the nearest paths there are."""
     try:

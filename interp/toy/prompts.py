@@ -73,7 +73,6 @@ PRONOUN_TEMPLATES = (
 )
 COLOR_TEMPLATES = (
     "the {first} is {color1} and the {second} is {color2} . the color of the {query} is",
-    "the {first} is {color1} and the {second} is {color2} . now the {query} is",
     "there is a {color1} {first} and a {color2} {second} in the {place} . the color of the {query} is",
 )
 FACT_TEMPLATES = {
@@ -246,7 +245,7 @@ def _word_task(rng: Random, task: str, instructed: bool) -> ToyExample:
 
 def _rule(rng: Random, pattern: str) -> ToyExample:
     """Rule induction: complete ``a ^ b ^`` by a (ABA) or b (ABB) as the lines before; corrupted by the other rule."""
-    shots = rng.randint(3, 5)
+    shots = rng.randint(2, 4)
     drawn = rng.sample(words.OPEN_WORDS, 2 * (shots + 1))
     lines = list(zip(drawn[::2], drawn[1::2], strict=True))
     aba = " ; ".join([f"{a} ^ {b} ^ {a}" for a, b in lines[:-1]] + [f"{lines[-1][0]} ^ {lines[-1][1]} ^"])

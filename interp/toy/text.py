@@ -237,23 +237,23 @@ def _chronicle(rng: Random) -> str:
 
 # Share of documents of each kind in the text the embedded model was trained on.
 MIXTURE: dict[str, tuple[float, Callable[[Random], str]]] = {
-    "story": (0.11, story),
-    "biography": (0.05, _training_biography),
+    "story": (0.12, story),
+    "biography": (0.06, _training_biography),
     "three names": (0.02, _three_names),
-    "agreement": (0.10, _agreement),
-    "stereotype": (0.02, _stereotype),
+    "agreement": (0.12, _agreement),
+    "stereotype": (0.03, _stereotype),
     "repetition": (0.05, _repetition),
     "chronicle": (0.03, _chronicle),
     **{
         behaviour: (share, partial(_finished, behaviour=behaviour))
         for share, behaviours in (
-            (0.08, ["ioi"]),
-            (0.04, ["greater_than"]),
-            (0.015, ["pronoun_name", "pronoun_noun"]),
-            (0.05, [f"few_shot_{task}" for task in words.WORD_TASKS]),
-            (0.025, [f"instructed_{task}" for task in words.WORD_TASKS]),
-            (0.05, ["rule_aba", "rule_abb"]),
-            (0.10, ["colored_objects"]),
+            (0.10, ["ioi"]),
+            (0.05, ["greater_than"]),
+            (0.02, ["pronoun_name", "pronoun_noun"]),
+            (0.04, [f"few_shot_{task}" for task in words.WORD_TASKS]),
+            (0.03, [f"instructed_{task}" for task in words.WORD_TASKS]),
+            (0.03, ["rule_aba", "rule_abb"]),
+            (0.08, ["colored_objects"]),
             (0.01, [f"fact_{relation}" for relation in prompts.FACT_TEMPLATES]),
         )
         for behaviour in behaviours
