@@ -204,9 +204,7 @@ def write(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 
 @torch.no_grad()
-def measure(
-    model: nn.Module, tokenizer: PreTrainedTokenizerFast, behaviour: str, n: int, seed: int
-) -> list[float]:
+def measure(model: nn.Module, tokenizer: PreTrainedTokenizerFast, behaviour: str, n: int, seed: int) -> list[float]:
     """The `COLUMNS`: means over `n` held-out prompts of one behaviour: what the next word is likely to be."""
     rows = []
     for example in toy.examples(behaviour, n, seed):

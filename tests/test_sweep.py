@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiny import CHANGED, FAMILIES, RAGGED, TUP, answers, build, clean, corrupted, custom, hooked, task, unchecked
 
 from interp.errors import OptionError, PromptError, SiteError
-from interp.intervention import Add, Zero
+from interp.intervention import Add, Patch, Zero
 from interp.metrics import Answers, metric
 from interp.models.hf import HookedHF
 from interp.scoring import Scorer, clean_reference
@@ -169,6 +169,28 @@ def test_any_cell_of_any_parts_gives_the_same_in_both_engines(data):
     _close(wave.effects[0][both], plain.effects[0][both]) if bool(both.any()) else None
 
 
+@pytest.mark.parametrize("name", FEW)
+def test_prompts_of_one_length_share_a_batch_without_sharing_anything_else(name):
+    model = hooked(name)
+    rows = torch.randint(3, 97, (4, 7), generator=torch.Generator().manual_seed(5))
+    other = rows.clone()
+    other[range(4), [1, 3, 2, 4]] = torch.tensor([90, 91, 92, 93])
+    base, source = from_ids(rows), from_ids(other)
+    places = ((4,), (3, 5), (2,), (6,))
+    cells = [(Part(site, places),) for site in model.sites() if site.layer in (None, 1)]
+    cells += [(Part(Site("v", 0)),), (Part(Site("z", 2), None, 1), Part(Site("k", 0), places, 0))]
+
+    def swept(chosen, engine):
+        mine = cells_of(cells, chosen)
+        score = Scorer(model, (metric("logit_diff"),), answers(base)[chosen])
+        return sweep(model, base[chosen], Source(source[chosen]), mine, score, engine=engine, progress=False).values[0]
+
+    together = swept([0, 1, 2, 3], "wave")
+    _close(together, swept([0, 1, 2, 3], "plain"))
+    for row in range(4):
+        _close(together[:, [row]], swept([row], "wave"))
+
+
 def test_a_block_that_returns_a_tuple_is_resumed_too():
     expected = _swept(hooked("gpt2"), _cells(hooked("gpt2"))[::7])
     for tupled in ((1,), (0, 1, 2)):
@@ -280,6 +302,9 @@ def test_constant_values_and_noise_are_sources_too(engine):
     changed = metric("logit_diff")(model.run(clean(), [Add("embed", noise)]).logits, answers())
     _close(noisy.values[0, 1], changed)
     _close(restored.base[0], changed)
+    head = Patch(site, model.run(clean(), record=[site]), pos=[[2], [5], [2]], head=1)
+    both = model.run(clean(), [Add("embed", noise), head]).logits
+    _close(restored.values[0, 0], metric("logit_diff")(both, answers()))
     _close(restored.values[0, 1], noisy.base[0])
     nothing = sweep(model, clean(), Source(clean(), noise=noise * 0), cells, _scorer(model), progress=False)
     assert bool((nothing.reasons == NO_DIFFERENCE).all())
