@@ -141,8 +141,8 @@ class HookedModel(ABC):
     def check_sites(self, given: Sequence[Site | str]) -> list[Site]:
         """The sites, each once, when all exist in this model; else one error that names every fault."""
         if isinstance(given, str | Site) or callable(given):
-            what = "a function" if callable(given) else f"one '{given}'"
-            raise SiteError(f"sites are given as {what}; write a list: {[str(s) for s in self.sites('z')[:1]]}, say.")
+            what, cure = ("a function", "['z[0]']") if callable(given) else (f"one '{given}'", f"['{given}']")
+            raise SiteError(f"sites are given as {what}; write a list, such as {cure}.")
         known: dict[Site, None] = {}
         faults = []
         for site in given:

@@ -81,10 +81,7 @@ FACT_TEMPLATES = {
     "continent": "{capital} is a city in",
     "language": "people in {capital} speak",
 }
-FACT_LEADS = (
-    "",
-    *(f"{who} that " for who in ("{who} knows", "{who} said", "then {who} said", "yesterday {who} said")),
-)
+FACT_LEADS = ("", "{who} knows that ", "{who} said that ", "in the {place} {who} said that ")
 
 
 def _roles(template: str) -> dict[str, tuple[int, ...]]:
@@ -198,12 +195,12 @@ def _fact(rng: Random, relation: str) -> ToyExample:
     answer = "name" if relation == "country" else relation
     country = rng.choice(words.COUNTRIES)
     other = rng.choice([each for each in words.COUNTRIES if getattr(each, answer) != getattr(country, answer)])
-    who = rng.choice(words.NAMES)
+    slots = {"who": rng.choice(words.NAMES), "place": rng.choice(words.PLACES)}
     return ToyExample(
         f"fact_{relation}",
         str(number),
-        template.format(who=who, **country._asdict()),
-        template.format(who=who, **other._asdict()),
+        template.format(**slots, **country._asdict()),
+        template.format(**slots, **other._asdict()),
         (getattr(country, answer),),
         (getattr(other, answer),),
         _roles(template),

@@ -188,6 +188,19 @@ def test_a_module_of_ones_own_works_from_a_map_alone():
         model.generate(clean())
 
 
+def test_the_named_parts_of_a_model_are_its_own_modules():
+    raw = LH()
+    model = HookedHF(raw)
+    parts = [model.module(name) for name in ("embed", "final_norm", "unembed")]
+    assert all(a is b for a, b in zip(parts, (raw.model.embed_tokens, raw.model.norm, raw.lm_head), strict=True))
+    own = custom()
+    parts = [own.module(name) for name in ("embed", "final_norm", "unembed")]
+    assert all(a is b for a, b in zip(parts, (own.model.embed, own.model.norm, own.model.unembed), strict=True))
+    bare = HookedHF(own.model, site_map=SiteMap("layers", "norm", "unembed", points=POINTS), shape=SHAPE)
+    with pytest.raises(ModelError, match=r"does not say where the token embedding is; give SiteMap\(\.\.\., embed="):
+        bare.module("embed")
+
+
 def test_a_map_may_leave_sites_out_and_says_how_to_add_them():
     model = HookedHF(randomised(Decoder(SHAPE)).eval(), site_map=SiteMap("layers", "norm", "unembed"), shape=SHAPE)
     assert {s.kind for s in model.sites()} == {"embed", "resid_pre", "resid_post", "resid_final"}
@@ -377,7 +390,7 @@ def _row(logits):
     [
         (lambda m: m.run(clean(), record=["z[0]", "z[7]", "q[3]"]), SiteError,
          r"z\[7\]: layer out of range; in-memory has layers 0 to 2; q\[3\]: layer out of range; in-memory has layers"),
-        (lambda m: m.run(clean(), record="z[0]"), SiteError, r"sites are given as one 'z\[0\]'; write a list: \['z\["),
+        (lambda m: m.run(clean(), record="z[0]"), SiteError, r"one 'z\[0\]'; write a list, such as \['z\[0\]'\]"),
         (lambda m: m.run(clean(), record=Site("z", 0)), SiteError, r"sites are given as one 'z\[0\]'; write a list"),
         (lambda m: m.run(clean(), record=lambda name: True), SiteError, r"sites are given as a function; write a list"),
         (lambda m: m.run(clean(), Zero("z[0]")), InterventionError, r"interventions are given as one Zero; write a l"),
