@@ -45,6 +45,8 @@ class Prompts:
         if isinstance(rows, int):
             rows = [rows]
         picked = list(range(len(self)))[rows] if isinstance(rows, slice) else [int(r) for r in rows]
+        if not isinstance(rows, slice) and any("bool" in str(getattr(r, "dtype", type(r))) for r in rows):
+            raise PromptError("rows are given as true and false; give their numbers, such as mask.nonzero()[:, 0].")
         lengths = self.lengths[picked]
         width = int(lengths.max()) if picked else 0
         return Prompts(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import TK, custom, hooked
+from tiny import TK, custom, hooked, unchecked
 
 from interp.errors import PromptError
 from interp.tokens import from_ids, tokenize, tokenizer_fingerprint
@@ -43,6 +43,13 @@ def test_chosen_rows_are_prompts_of_their_own_cut_to_their_longest(rows, data):
     assert prompts[chosen[0]].rows() == [rows[chosen[0]]]
     assert prompts[1:].rows() == rows[1:]
     assert [one.rows()[0] for one in prompts] == rows
+
+
+def test_a_mask_of_rows_is_refused_since_it_would_pass_for_rows_0_and_1():
+    mask = [True, False]
+    for rows in (mask, torch.tensor(mask), torch.tensor(mask).numpy()):
+        with pytest.raises(PromptError, match="rows are given as true and false; give their numbers"), unchecked():
+            from_ids([[1], [2, 3]])[rows]
 
 
 @pytest.mark.parametrize("auto_bos", [False, True])

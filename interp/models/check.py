@@ -6,28 +6,27 @@ cannot make later results silently wrong.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from interp.errors import InterventionError, ModelError
+from interp.models.attention import ATTENTION_KINDS
 from interp.models.runs import Run, Tap, Taps
 from interp.regions import Layout
 from interp.site import KINDS, Site
 from interp.tokens import Prompts, from_ids
 
-if TYPE_CHECKING:
-    from interp.models.hf import HookedHF
-
 TOLERANCE = 1e-4
 """Relative to the residual's largest entry: float32 sums of up to a few thousand terms stay well below."""
 
 
-def self_check(model: "HookedHF", *, thorough: bool) -> None:
+def self_check(model: Any, *, thorough: bool) -> None:
     """Check `model` and set what only running can tell (whether attention functions fire, whether blocks resume).
 
     Args:
+        model: a `HookedHF` under construction.
         thorough: also run the no-op and change tests at every site.
 
     Raises:
@@ -49,21 +48,19 @@ SINK_RATIO = 10.0
 """A first position whose residual norm is so many times that of the others is a sink (SmolLM2: 140 times)."""
 
 
-def _finds_sink(model: "HookedHF", clean: Run) -> bool:
+def _finds_sink(model: Any, clean: Run) -> bool:
     """Whether in some layer the first position's residual dwarfs the others'."""
     norms = [clean[s][0].float().norm(dim=-1) for s in model.sites("resid_post")]
     return any(float(n[0]) > SINK_RATIO * float(n[1:].median()) for n in norms)
 
 
-def _probe_prompts(model: "HookedHF") -> Prompts:
+def _probe_prompts(model: Any) -> Prompts:
     ids = torch.randint(0, model.shape.d_vocab, (1, 3), generator=torch.Generator().manual_seed(0))
     return from_ids(ids.tolist())
 
 
-def _find_attention(model: "HookedHF", prompts: Prompts) -> None:
+def _find_attention(model: Any, prompts: Prompts) -> None:
     """Attention sites are offered only if the registered function really fires in every layer."""
-    from interp.models.attention import ATTENTION_KINDS
-
     kinds = [k for k in ATTENTION_KINDS if k not in model.unavailable and k not in model.map.points]
     if not kinds:
         return
@@ -92,7 +89,7 @@ def _find_attention(model: "HookedHF", prompts: Prompts) -> None:
     model.resumes = model._body is not model.model and "position_ids" in model._accepts
 
 
-def _check_shapes(model: "HookedHF", clean: Run) -> None:
+def _check_shapes(model: Any, clean: Run) -> None:
     shape, n = model.shape, int(clean.prompts.ids.shape[1])
     sizes = {
         "batch": 1, "pos": n, "dest": n, "src": n, "head": shape.n_heads, "kv_head": shape.n_kv_heads,
@@ -107,7 +104,7 @@ def _check_shapes(model: "HookedHF", clean: Run) -> None:
     _fail(model, "shapes do not fit", wrong, "correct the site map or the Shape given.")
 
 
-def _check_noop(model: "HookedHF", prompts: Prompts, clean: Run) -> None:
+def _check_noop(model: Any, prompts: Prompts, clean: Run) -> None:
     """A pass-through at every site leaves the logits bit-equal to the bare model's."""
     plain = model.run(prompts, logits="all").logits
     assert plain is not None and clean.logits is not None, "all logits were asked for"
@@ -118,7 +115,7 @@ def _check_noop(model: "HookedHF", prompts: Prompts, clean: Run) -> None:
         )
 
 
-def _check_residual(model: "HookedHF", clean: Run) -> None:
+def _check_residual(model: Any, clean: Run) -> None:
     """resid_pre + attn_out + mlp_out = resid_post, so sublayer outputs are what is really added."""
     if {"resid_pre", "attn_out", "mlp_out", "resid_post"} & set(model.unavailable):
         return
@@ -137,7 +134,7 @@ def _check_residual(model: "HookedHF", clean: Run) -> None:
     )
 
 
-def _check_unembedding(model: "HookedHF", clean: Run) -> None:
+def _check_unembedding(model: Any, clean: Run) -> None:
     if "resid_final" in model.unavailable or clean.logits is None:
         return
     with torch.no_grad():
@@ -146,7 +143,7 @@ def _check_unembedding(model: "HookedHF", clean: Run) -> None:
     _fail(model, "unembedding resid_final does not give the logits", wrong, "name the true final_norm and unembed.")
 
 
-def _check_changes(model: "HookedHF", clean: Run) -> None:
+def _check_changes(model: Any, clean: Run) -> None:
     """A change at each site must reach the next block's input (the final norm's output, after the last block).
 
     One row a kind of site is changed there in every block at once; at each block's input all rows are set back to the
@@ -203,7 +200,7 @@ def _tolerance(x: Tensor) -> float:
     return TOLERANCE * coarse * max(float(x.abs().max()), 1.0)
 
 
-def _fail(model: "HookedHF", what: str, found: Sequence[str], cure: str) -> None:
+def _fail(model: Any, what: str, found: Sequence[str], cure: str) -> None:
     if found:
         shown = "; ".join(found[:6]) + (f"; and {len(found) - 6} more" if len(found) > 6 else "")
         raise ModelError(f"self-check of {model.identity.name} (family {model.family}): {what}: {shown}. Cure: {cure}")

@@ -18,6 +18,7 @@ from interp.errors import InterventionError, ModelError
 from interp.intervention import Intervention
 from interp.models.attention import ATTENTION_KINDS, AttentionTaps, tapped
 from interp.models.base import HookedModel
+from interp.models.check import self_check
 from interp.models.families import Point, SiteMap
 from interp.models.hooks import (
     Pass,
@@ -85,8 +86,6 @@ class HookedHF(HookedModel):
         self.unavailable = self._find_unavailable()
         self.resumes = self.has_sink = False
         self._block_returns_tuple = False
-        from interp.models.check import self_check
-
         self_check(self, thorough=check)
 
     # --- where things are ---
