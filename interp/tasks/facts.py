@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -72,7 +73,11 @@ STANDARD = Lexicon(
         "continent": tuple((country, continent) for country, _, _, continent in _TABLE),
     },
 )
-_LEADS = tuple(lead.replace("{who}", who) for lead in prompts.FACT_LEADS for who in words.NAMES)
+_LEADS = tuple(
+    lead.format(who=who, place=place)
+    for lead in prompts.FACT_LEADS
+    for who, place in zip(words.NAMES, cycle(words.PLACES), strict=False)
+)
 _TOY_TEMPLATES = {
     relation: tuple(lead + re.sub(r"{\w+}", "{subject}", text) for lead in dict.fromkeys(_LEADS))
     for relation, text in prompts.FACT_TEMPLATES.items()
