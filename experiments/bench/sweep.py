@@ -77,7 +77,7 @@ def setting(options: Options) -> Setting:
 def engine(s: Setting, skip_zeros: bool) -> np.ndarray:
     found = sweep(
         s.model, s.task.require_corrupted(), Source(s.task.clean), s.cells, s.scorer,
-        skip_zeros=skip_zeros, chunk_tokens=2048, progress=False,
+        skip_zeros=skip_zeros, progress=False,
     )  # fmt: skip
     return found.values[0, :, 0].cpu().numpy()
 

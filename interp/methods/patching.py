@@ -55,14 +55,14 @@ class Engine:
     Args:
         kind: ``"wave"`` resumes rows at their own layer, ``"plain"`` runs full forwards, ``"auto"`` prefers the former.
         memory: GiB of activations in flight.
-        chunk_tokens: positions in flight at once, at most.
+        chunk_tokens: positions in flight at once, at most; None for what suits the device.
         skip_zeros: leave out patches whose effect is certainly 0.
         progress: show a bar where there is a terminal.
     """
 
     kind: Literal["auto", "wave", "plain"] = "auto"
     memory: float = 1.0
-    chunk_tokens: int = 2048
+    chunk_tokens: int | None = None
     skip_zeros: bool = True
     progress: bool = True
 
