@@ -5,14 +5,13 @@ be mistaken for another; sliding windows are shorter than the prompts of `RAGGED
 tests, which must leave it as it is; `build(name)` makes a fresh model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
-import jaxtyping
 import torch
 import transformers as tr
+from circuits import unchecked as unchecked
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -271,16 +270,6 @@ def int8() -> nn.Module:
             if isinstance(child, nn.Linear):
                 setattr(parent, name, Int8Linear(child))
     return model
-
-
-@contextmanager
-def unchecked() -> Iterator[None]:
-    """Within, shapes and types are not checked at calls, as outside the tests: to see the library's own messages."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 # --- honest float64 ---
