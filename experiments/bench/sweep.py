@@ -82,8 +82,11 @@ def engine(s: Setting, skip_zeros: bool) -> np.ndarray:
     return found.values[0, :, 0].cpu().numpy()
 
 
-def plain_loop(s: Setting, chosen: np.ndarray, batch: int) -> np.ndarray:
-    """One full forward of transformers per patch, or per `batch` patches, with a hook on the output projection."""
+def plain_loop(s: Setting, chosen: np.ndarray, batch: int, keep: int = 1) -> np.ndarray:
+    """One full forward of transformers per patch, or per `batch` patches, with a hook on the output projection.
+
+    `keep` positions get logits; 0 is what a user gets who just calls the model: all of them.
+    """
     model, base = s.model.model, s.task.require_corrupted()
     n_heads, d_head = s.model.shape.n_heads, s.model.shape.d_head
     z = s.model.run(s.task.clean, record=s.model.sites("z"), logits="none")
@@ -107,7 +110,7 @@ def plain_loop(s: Setting, chosen: np.ndarray, batch: int) -> np.ndarray:
             handles.append(s.model._blocks[layer].get_submodule(point).register_forward_pre_hook(hook))
         try:
             with torch.no_grad():
-                logits = model(ids.expand(len(rows), -1), logits_to_keep=1).logits[:, -1]
+                logits = model(ids.expand(len(rows), -1), logits_to_keep=keep).logits[:, -1]
         finally:
             for handle in handles:
                 handle.remove()
@@ -179,8 +182,12 @@ def main(options: Options) -> None:
         seconds, skipping = timed(lambda: engine(s, True))
         times.setdefault("engine, certain zeros skipped", []).append(seconds)
         gaps["engine, certain zeros skipped"] = float(abs(exact - skipping).max())
-        for name, chosen, batch in (("plain loop", sample, 1), ("plain loop, batches of 64", many, 64)):
-            seconds, values = timed(lambda c=chosen, b=batch: plain_loop(s, c, b))
+        for name, chosen, batch, keep in (
+            ("plain loop", sample, 1, 0),
+            ("plain loop, last logits only", sample, 1, 1),
+            ("plain loop, batches of 64", many, 64, 1),
+        ):
+            seconds, values = timed(lambda c=chosen, b=batch, k=keep: plain_loop(s, c, b, k))
             times.setdefault(name, []).append(seconds * total / len(chosen))
             gaps[name] = float(abs(values - exact[chosen]).max())
         if some is not None:

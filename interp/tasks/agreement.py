@@ -9,9 +9,8 @@ from typing import Any, Literal, get_args
 
 from interp.errors import check_choice
 from interp.tasks.base import Task
-from interp.tasks.build import make_task
 from interp.tasks.pair import MultiToken, Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, in_use
+from interp.tasks.template import Lexicon, Lists, choose, drawn_task, filled_pair, in_use
 from interp.toy import prompts, words
 
 Construction = Literal["simple", "across_pp", "within_rc", "across_rc"]
@@ -93,9 +92,8 @@ def agreement(
     choices["verb"] = lexicon["inner" if construction == "within_rc" else "verbs"]
     if "attractor" in choices:
         choices["is_attractor_plural"] = (False, True)
-    pairs = draw_pairs(choices, _pair, seed, lexicon.keep)
-    record = {"seed": seed, "construction": construction, "style": lexicon.style}
-    return make_task("agreement", pairs, tokenizer, n=n, on_fault="drop", multi_token=multi_token, parameters=record)
+    record = {"construction": construction}
+    return drawn_task("agreement", choices, _pair, lexicon, tokenizer, n, seed, record, multi_token=multi_token)
 
 
 def _pair(

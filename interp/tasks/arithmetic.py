@@ -11,9 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from interp.errors import OptionError, TaskError, check_choice
 from interp.tasks.base import Task
-from interp.tasks.build import make_task
 from interp.tasks.pair import Pair, single_ids
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, fill, filled_pair
+from interp.tasks.template import Lexicon, Lists, choose, drawn_task, fill, filled_pair
 from interp.tokens import token_strings
 
 OPERATIONS = {"plus": int.__add__, "minus": int.__sub__, "times": int.__mul__}
@@ -87,9 +86,8 @@ def arithmetic(
     problems = [problem for problem in problems if 0 <= problem.result <= form.largest]
     others = problems if corruption == "operands" else [None]
     choices = {"template": lexicon["templates"], "problem": problems, "other": others}
-    pairs = draw_pairs(choices, partial(_pair, form), seed)
-    record = {"seed": seed, "operation": operation, "corruption": corruption, "form": form._asdict()}
-    return make_task("arithmetic", pairs, tokenizer, n=n, on_fault="drop", parameters=record)
+    record = {"operation": operation, "corruption": corruption, "form": form._asdict()}
+    return drawn_task("arithmetic", choices, partial(_pair, form), lexicon, tokenizer, n, seed, record)
 
 
 def _find_form(tokenizer: Any, template: str, operation: str, largest: int) -> Form:

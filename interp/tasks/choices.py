@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from interp.errors import check_choice
 from interp.tasks.base import Task
-from interp.tasks.build import make_task
 from interp.tasks.pair import MultiToken, Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, in_use, sample
+from interp.tasks.template import Lexicon, Lists, choose, drawn_task, filled_pair, in_use, sample
 from interp.toy import prompts, words
 
 ORDINALS = ("first", "second", "third", "fourth")
@@ -99,10 +98,8 @@ def coloured_objects(
     choices = in_use(lexicon["templates"], {**things, "place": lexicon["places"]})
     count = sum(ordinal in choices for ordinal in ORDINALS)
     choices |= {"template": lexicon["templates"], "asked": list(itertools.permutations(range(count), 2))}
-    pairs = draw_pairs(choices, _coloured_pair, seed, lexicon.keep)
-    record = {"seed": seed, "style": lexicon.style}
-    return make_task(
-        "coloured_objects", pairs, tokenizer, n=n, on_fault="drop", multi_token=multi_token, parameters=record
+    return drawn_task(
+        "coloured_objects", choices, _coloured_pair, lexicon, tokenizer, n, seed, {}, multi_token=multi_token
     )
 
 
@@ -153,9 +150,9 @@ def mcqa(
     lexicon = choose(tokenizer, "auto", lists, MCQA)
     choices = {"template": lexicon["templates"], "facts": lexicon["pairs"], "draw": range(1_000_000)}
     colors = sorted({color for _, color in lexicon["pairs"]})
-    pairs = draw_pairs(choices, partial(_choice_pair, colors, corruption), seed)
-    record = {"seed": seed, "corruption": corruption}
-    return make_task("mcqa", pairs, tokenizer, n=n, on_fault="drop", multi_token=multi_token, parameters=record)
+    make = partial(_choice_pair, colors, corruption)
+    record = {"corruption": corruption}
+    return drawn_task("mcqa", choices, make, lexicon, tokenizer, n, seed, record, multi_token=multi_token)
 
 
 def _choice_pair(colors: Sequence[str], corruption: str, template: str, facts: tuple[str, str], draw: int) -> Pair:

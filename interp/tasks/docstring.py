@@ -23,9 +23,8 @@ from typing import Any, Literal
 from interp.errors import check_choice
 from interp.metrics import LogitDiff
 from interp.tasks.base import Task
-from interp.tasks.build import make_task
 from interp.tasks.pair import Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, sample
+from interp.tasks.template import Lexicon, Lists, choose, drawn_task, filled_pair, sample
 
 Corruption = Literal["random_random", "random_doc", "random_def", "random_answer"]
 # Slots of the signature and of the description that get fresh words.
@@ -80,11 +79,9 @@ def docstring(
     check_choice("corruption", corruption, CORRUPTED)
     lexicon = choose(tokenizer, "auto", lists, STANDARD)
     choices = {"template": lexicon["templates"], "method": lexicon["methods"], "draw": range(1_000_000)}
-    record = {"seed": seed, "corruption": corruption}
     make = partial(_pair, lexicon, CORRUPTED[corruption])
-    pairs = draw_pairs(choices, make, seed)
-    metric = LogitDiff(against="max")
-    return make_task("docstring", pairs, tokenizer, metric=metric, n=n, on_fault="drop", parameters=record)
+    record = {"corruption": corruption}
+    return drawn_task("docstring", choices, make, lexicon, tokenizer, n, seed, record, metric=LogitDiff(against="max"))
 
 
 def _pair(lexicon: Lexicon, fresh: tuple[str, ...], template: str, method: str, draw: int) -> Pair:

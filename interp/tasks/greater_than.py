@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from interp.errors import TaskError
 from interp.tasks.base import Task
-from interp.tasks.build import make_task
 from interp.tasks.pair import Pair, single_ids
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, fill, filled_pair
+from interp.tasks.template import Lexicon, Lists, choose, drawn_task, fill, filled_pair
 from interp.tokens import token_strings
 from interp.toy import prompts, words
 
@@ -154,6 +153,5 @@ def greater_than(
         "century": lexicon["centuries"],
         "year": words.NUMBERS[2:99],
     }
-    pairs = draw_pairs(choices, years.pair, seed, lexicon.keep)
-    record = {"seed": seed, "style": lexicon.style, "convention": years.convention.name}
-    return make_task("greater_than", pairs, tokenizer, metric="prob_diff", n=n, on_fault="drop", parameters=record)
+    record = {"convention": years.convention.name}
+    return drawn_task("greater_than", choices, years.pair, lexicon, tokenizer, n, seed, record, metric="prob_diff")

@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from interp.errors import check_choice
 from interp.tasks.base import Task
-from interp.tasks.build import make_task
 from interp.tasks.pair import MultiToken, Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, in_use
+from interp.tasks.template import Lexicon, Lists, choose, drawn_task, filled_pair, in_use
 from interp.toy import prompts, words
 
 Corruption = Literal["s2_swap", "s2_random", "s1_io_swap", "abc"]
@@ -98,9 +97,9 @@ def ioi(
     choices = {"template": lexicon["templates"], "order": ("ABBA", "BABA")}
     choices |= dict.fromkeys(people, lexicon["names"])
     choices |= in_use(lexicon["templates"], {slot: lexicon[name] for slot, name in OTHERS.items()})
-    pairs = draw_pairs(choices, partial(_pair, CORRUPTED[corruption]), seed, lexicon.keep)
-    record = {"seed": seed, "corruption": corruption, "style": lexicon.style}
-    task = make_task("ioi", pairs, tokenizer, n=n, on_fault="drop", multi_token=multi_token, parameters=record)
+    make = partial(_pair, CORRUPTED[corruption])
+    record = {"corruption": corruption}
+    task = drawn_task("ioi", choices, make, lexicon, tokenizer, n, seed, record, multi_token=multi_token)
     after = tuple((where[-1] + 1,) for where in task.roles["S1"])
     return replace(task, roles={**task.roles, "S1+1": after})
 

@@ -7,9 +7,8 @@ from typing import Any, Literal, get_args
 
 from interp.errors import check_choice
 from interp.tasks.base import Task
-from interp.tasks.build import make_task
 from interp.tasks.pair import MultiToken, Pair
-from interp.tasks.template import Lexicon, Lists, choose, draw_pairs, filled_pair, in_use
+from interp.tasks.template import Lexicon, Lists, choose, drawn_task, filled_pair, in_use
 from interp.toy import prompts, words
 
 Who = Literal["name", "noun", "profession"]
@@ -98,9 +97,7 @@ def pronouns(
         "male": lexicon[f"{who}_male"],
         **in_use(lexicon[who], {"adjective": lexicon["adjectives"], "place": lexicon["places"]}),
     }
-    pairs = draw_pairs(choices, _pair, seed, lexicon.keep)
-    record = {"seed": seed, "who": who, "style": lexicon.style}
-    return make_task("pronouns", pairs, tokenizer, n=n, on_fault="drop", multi_token=multi_token, parameters=record)
+    return drawn_task("pronouns", choices, _pair, lexicon, tokenizer, n, seed, {"who": who}, multi_token=multi_token)
 
 
 def _pair(template: str, is_female: bool, female: str, male: str, **others: str) -> Pair:

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from interp.errors import OptionError, TaskError, check_choice, nearest
-from interp.tasks.pair import Answer, Pair, Span
+from interp.metrics import Metric
+from interp.tasks.base import Task
+from interp.tasks.build import make_task
+from interp.tasks.pair import Answer, MultiToken, Pair, Span
 
 # Lists by name; words may be given as one string with spaces between.
 Lists = Mapping[str, str | Sequence[Any]]
@@ -143,3 +146,29 @@ def draw_pairs(
         pair = make(**drawn)
         if pair is not None and keep(str(pair.clean)):
             yield pair
+
+
+def drawn_task(
+    name: str,
+    choices: Mapping[str, Sequence[Any]],
+    make: Callable[..., Pair | None],
+    lexicon: Lexicon,
+    tokenizer: Any,
+    n: int,
+    seed: int,
+    record: Mapping[str, Any],
+    *,
+    metric: str | Metric | None = None,
+    multi_token: MultiToken = "error",
+) -> Task:
+    """A task of `n` prompts drawn as in `draw_pairs`; pairs that do not fit the tokenizer are dropped and counted.
+
+    Args:
+        record: what the task was asked for, kept beside seed and style.
+        metric, multi_token: see `make_task`.
+    """
+    pairs = draw_pairs(choices, make, seed, lexicon.keep)
+    asked = {"seed": seed, "style": lexicon.style, **record}
+    return make_task(
+        name, pairs, tokenizer, metric=metric, n=n, on_fault="drop", multi_token=multi_token, parameters=asked
+    )
