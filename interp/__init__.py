@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from interp.intervention import Resample as Resample
     from interp.intervention import Scale as Scale
     from interp.intervention import Zero as Zero
-    from interp.methods.patching import Engine as Engine
     from interp.methods.patching import patch as patch
     from interp.metrics import metric as metric
     from interp.models.base import HookedModel as HookedModel
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from interp.run_circuit import run_circuits as run_circuits
     from interp.site import Site as Site
     from interp.sources import GaussianNoise as GaussianNoise
+    from interp.sweep import Engine as Engine
     from interp.tasks import Pair as Pair
     from interp.tasks import Task as Task
     from interp.tasks import make_task as make_task
@@ -61,7 +61,7 @@ _WHERE = {
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "faithfulness faithfulness_curve",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
-    "interp.methods.patching": "Engine patch",
+    "interp.methods.patching": "patch",
     "interp.metrics": "metric",
     "interp.models.base": "HookedModel Shape",
     "interp.models.families": "Point SiteMap",
@@ -71,6 +71,7 @@ _WHERE = {
     "interp.run_circuit": "run_circuits",
     "interp.site": "Site",
     "interp.sources": "GaussianNoise",
+    "interp.sweep": "Engine",
     "interp.tasks": "Pair Task make_task task",
     "interp.tokens": "Prompts",
 }

@@ -5,11 +5,11 @@ from typing import Literal
 
 import numpy as np
 
+from interp.cells import Cell, Part
 from interp.errors import OptionError, SiteError, TaskError, check_choice, nearest
 from interp.models.base import HookedModel
 from interp.nodes import Node, Nodes
 from interp.site import KINDS, Site
-from interp.sweep import Cell, Part
 from interp.tasks.base import Task
 
 Positions = Literal["all", "each"] | Sequence[str]

@@ -16,10 +16,11 @@ import torch
 from interp.circuit import Circuit, Score, ScoreHeader
 from interp.circuit_ops import top_n
 from interp.evaluate import Faithfulness, faithfulness, faithfulness_curve
-from interp.methods.patching import Engine, patch
+from interp.methods.patching import patch
 from interp.metrics import metric
 from interp.models.base import HookedModel
 from interp.scoring import FINAL, Scorer
+from interp.sweep import Engine
 from interp.table import Table
 from interp.tasks import Task, ioi
 

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.cells import Source
 from interp.errors import OptionError, TaskError, check_choice
 from interp.models.base import HookedModel
 from interp.run_values import mean_of
 from interp.site import Site
-from interp.sweep import Source
 from interp.tasks.base import Task
 from interp.tokens import Prompts
 

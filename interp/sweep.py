@@ -14,103 +14,53 @@ A model that cannot resume runs the same cells in full forwards (`engine="plain"
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 from tqdm import tqdm
 
-from interp.errors import OptionError, PromptError, SiteError, check_choice
+from interp.cells import Cell, Source, check_cells, check_prompts
+from interp.errors import OptionError, check_choice
 from interp.intervention import Add
 from interp.models.base import HookedModel
 from interp.models.runs import Captured, Tap, Taps, Wave
 from interp.regions import Layout
 from interp.scoring import FINAL, Scorer
 from interp.site import Site
+from interp.sweep_plan import ABSENT, Group, Job, Plan, chunks, jobs_of, plan_of
 from interp.tokens import Prompts
 
 log = logging.getLogger(__name__)
-
-REASONS = ("", "no difference", "no path to the metric", "position absent")
-"""Why a cell was not run for a prompt. The effect is then exactly 0; NaN where the prompt lacks the position."""
-NO_DIFFERENCE, NO_PATH, ABSENT = 1, 2, 3
-
-_DEAD_ENDS = frozenset(
-    "q pattern z attn_proj attn_out resid_mid mlp_in neuron mlp_proj mlp_out resid_post resid_final".split()
-)
-"""Kinds that, in the last block, reach only the logits of their own position."""
-
 
 CPU_TOKENS, GPU_TOKENS = 512, 16384
 """Positions in flight: on a CPU what its caches hold (SmolLM2: 50.8 s at 512, 55.9 s at 2048, measured)."""
 
 
-class Part(NamedTuple):
-    """One place of a cell.
-
-    Attributes:
-        site: where.
-        positions: per prompt, the positions (destinations at `pattern`); None for all of them.
-        head: one head, or None for all.
-        units: (start, stop) of the last axis, or None for all.
-    """
-
-    site: Site
-    positions: tuple[tuple[int, ...], ...] | None = None
-    head: int | None = None
-    units: tuple[int, int] | None = None
-
-
-Cell = tuple[Part, ...]
-
-
-class Job(NamedTuple):
-    """One cell on one prompt: where its suffix begins, which block it enters, and which prompt of the group it is."""
-
-    cell: int
-    row: int
-    first: int
-    layer: int
-
-
 @dataclass(frozen=True)
-class Plan:
-    """What a sweep will cost, known before it runs.
+class Engine:
+    """How a sweep runs; the results do not depend on it beyond rounding.
 
-    Attributes:
-        patches: cell x prompt pairs in all; `run` of them are computed, `skipped` counts the others by reason.
-        token_layers: positions x blocks computed; a plain loop would compute `plain_token_layers`.
-        row_bytes: estimated activation memory of one position of one row.
-        chunk_tokens: positions in flight at once.
-        engine: what runs them.
+    Args:
+        kind: ``"wave"`` resumes rows at their own layer, ``"plain"`` runs full forwards, ``"auto"`` prefers the former.
+        memory: GiB of activations in flight.
+        chunk_tokens: positions in flight at once, at most; None for what suits the device.
+        skip_zeros: leave out patches whose effect is certainly 0.
+        progress: show a bar where there is a terminal.
     """
 
-    patches: int
-    run: int
-    skipped: Mapping[str, int]
-    token_layers: int
-    plain_token_layers: int
-    row_bytes: int
-    chunk_tokens: int
-    engine: Literal["wave", "plain"]
+    kind: Literal["auto", "wave", "plain"] = "auto"
+    memory: float = 1.0
+    chunk_tokens: int | None = None
+    skip_zeros: bool = True
+    progress: bool = True
 
-    @property
-    def forwards(self) -> float:
-        """Arithmetic in forward passes of an average prompt."""
-        return self.patches * self.token_layers / max(self.plain_token_layers, 1)
-
-    def __str__(self) -> str:
-        saved = self.plain_token_layers / max(self.token_layers, 1)
-        skipped = ", ".join(f"{n} {reason}" for reason, n in self.skipped.items() if n) or "none"
-        return (
-            f"{self.patches} patches, {self.run} to run (skipped: {skipped}); {saved:.0f}x less arithmetic than one "
-            f"forward each; about {self.row_bytes * self.chunk_tokens / 2**20:.0f} MiB in flight"
-        )
+    def __post_init__(self) -> None:
+        check_choice("engine", self.kind, ("auto", "wave", "plain"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,31 +84,6 @@ class Sweep:
         """metric(patched) - metric(base); exactly 0 where it must be, NaN where a prompt lacks the position."""
         effects = (self.values - self.base[:, None]).masked_fill(self.reasons > 0, 0.0)
         return effects.masked_fill(self.reasons == ABSENT, torch.nan)
-
-
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """Prompts of one length: the base run to resume from, and the source's values at the swept sites."""
-
-    members: list[int]
-    base: Captured
-    source: Mapping[Site, Tensor]
-    scorer: Scorer
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Where patched values come from: sites of a run, or a constant tensor per site that broadcasts to the run's.
-
-    Args:
-        prompts: run to take values from, row by row; None when `values` holds them all.
-        noise: added to `embed` in that run [prompt, pos, d_model], or None.
-        values: site -> [prompt or 1, pos or 1, ...], instead of a run.
-    """
-
-    prompts: Prompts | None = None
-    noise: Tensor | None = None
-    values: Mapping[Site, Tensor] = field(default_factory=dict)
 
 
 def sweep(
@@ -195,8 +120,8 @@ def sweep(
     check_choice("engine", engine, ("auto", "wave", "plain"))
     if engine == "wave" and not model.resumes:
         raise OptionError(f"{model.identity.name} ({model.family}) cannot resume at a layer; use engine='plain'.")
-    _check_cells(model, cells, base.lengths.tolist())
-    _check_prompts(base, source, cells, scorer)
+    check_cells(model, cells, base.lengths.tolist())
+    check_prompts(base, source, cells, scorer)
     waving = model.resumes if engine == "auto" else engine == "wave"
     sites = sorted({part.site for cell in cells for part in cell}, key=lambda s: s.order)
     metrics = len(scorer.metrics)
@@ -204,9 +129,9 @@ def sweep(
     base_values = torch.full((metrics, len(base)), torch.nan)
     reasons = torch.zeros(len(cells), len(base), dtype=torch.int8)
     groups = [_group(model, base, source, noise, sites, scorer, rows) for rows in _by_length(base)]
-    jobs = [_jobs(group, cells, reasons, model.shape.n_layers, skip_zeros) for group in groups]
+    jobs = [jobs_of(group, cells, reasons, model.shape.n_layers, skip_zeros) for group in groups]
     most = chunk_tokens or (CPU_TOKENS if model.device.type == "cpu" else GPU_TOKENS)
-    plan = _plan(model, base, reasons, jobs, groups, memory, most, waving)
+    plan = plan_of(model, base, reasons, jobs, groups, memory, most, waving)
     if engine == "auto" and not waving:
         who = f"{model.identity.name} ({model.family})"
         log.warning("%s cannot resume at a layer, so %d patches run as full forwards", who, plan.run)
@@ -219,59 +144,12 @@ def sweep(
             base_values = base_values.to(plain.dtype)
             base_values[:, group.members] = plain.cpu()
             values[:, :, group.members] = plain.cpu()[:, None].expand(-1, len(cells), -1)
-            for chunk in _chunks(work, group, plan.chunk_tokens, waving):
+            for chunk in chunks(work, group, plan.chunk_tokens, waving):
                 found = _run_chunk(model, group, cells, chunk, waving)
                 index = torch.tensor([(job.cell, group.members[job.row]) for job in chunk])
                 values[:, index[:, 0], index[:, 1]] = found.to(values)
                 bar.update(len(chunk))
     return Sweep(values, base_values, reasons, plan)
-
-
-def _check_cells(model: HookedModel, cells: Sequence[Cell], lengths: list[int]) -> None:
-    """Raise for the parts that name something the model or the prompts do not have."""
-    parts = dict.fromkeys(part for cell in cells for part in cell)
-    if faults := [fault for part in parts for fault in _part_faults(model, part, lengths)]:
-        more = f"; and {len(faults) - 10} more" if len(faults) > 10 else ""
-        raise SiteError("; ".join(faults[:10]) + more + ".")
-
-
-def _part_faults(model: HookedModel, part: Part, lengths: list[int]) -> list[str]:
-    site, sizes, faults = model.check_site(part.site), model.shape.sizes(part.site), []
-    heads = sizes["kv_head" if "kv_head" in site.axes else "head"] if site.has_heads else 0
-    if part.head is not None and not 0 <= part.head < heads:
-        allowed = f"allowed 0 to {heads - 1}" if heads else "it has no heads"
-        faults.append(f"{site}: head {part.head} out of range; {allowed}")
-    patched = [n for n, where in zip(lengths, part.positions or [lengths] * len(lengths), strict=False) if where]
-    width = min(patched, default=max(lengths)) if site.kind == "pattern" else sizes["d"]
-    if part.units is not None and not 0 <= part.units[0] < part.units[1] <= width:
-        faults.append(f"{site}: units {part.units} out of range; allowed 0 to {width}")
-    if part.positions is not None and len(part.positions) != len(lengths):
-        return [*faults, f"{site}: positions for {len(part.positions)} prompts, there are {len(lengths)}"]
-    return faults + [
-        f"{site}: position {p} of prompt {row} out of range; it has {lengths[row]} tokens"
-        for row, where in enumerate(part.positions or ())
-        for p in where
-        if not 0 <= p < lengths[row]
-    ]
-
-
-def _check_prompts(base: Prompts, source: Source, cells: Sequence[Cell], scorer: Scorer) -> None:
-    """Raise unless source and answers have a row for each prompt, of its length."""
-    lengths, given = base.lengths.tolist(), source.prompts
-    rows = {"answers": len(scorer.answers)} | ({} if given is None else {"source": len(given)})
-    faults = [f"{what} for {n} prompts, there are {len(base)}" for what, n in rows.items() if n != len(base)]
-    if given is None:
-        missing = {str(part.site): None for cell in cells for part in cell if part.site not in source.values}
-        faults += [f"the source has neither prompts nor values for {', '.join(missing)}"] if missing else []
-    if not faults and given is not None:
-        pairs = enumerate(zip(lengths, given.lengths.tolist(), strict=True))
-        unequal = [f"prompt {row} has {n} and {other} tokens" for row, (n, other) in pairs if n != other]
-        faults += [f"base and source differ in length: {', '.join(unequal)}"] if unequal else []
-    if not faults:
-        pairs = enumerate(zip(lengths, scorer.last_target.tolist(), strict=True))
-        faults = [f"prompt {row} has {n} tokens, its answer is read at position {t}" for row, (n, t) in pairs if t >= n]
-    if faults:
-        raise PromptError("; ".join(faults) + "; patches go row by row and position by position.")
 
 
 def _by_length(prompts: Prompts) -> list[list[int]]:
@@ -289,7 +167,7 @@ def _group(
     sites: Sequence[Site],
     scorer: Scorer,
     rows: list[int],
-) -> _Group:
+) -> Group:
     """Run base and source of the prompts of one length."""
 
     def noised(given: Tensor | None) -> list[Add]:
@@ -303,7 +181,7 @@ def _group(
         found = dict(model.run(source.prompts[rows], noised(source.noise), sites, logits="none").cache)
     answers = scorer.answers[rows]
     reference = None if scorer.reference is None else scorer.reference[rows]
-    return _Group(rows, captured, found, Scorer(model, scorer.metrics, answers, reference))
+    return Group(rows, captured, found, Scorer(model, scorer.metrics, answers, reference))
 
 
 def _captured(model: HookedModel, prompts: Prompts, noise: Sequence[Add], record: Sequence[Site]) -> Captured:
@@ -323,117 +201,6 @@ def _fit(x: Tensor, like: Tensor, rows: list[int]) -> Tensor:
     return x.expand(like.shape)
 
 
-# --- planning ---
-
-
-def _jobs(group: _Group, cells: Sequence[Cell], reasons: Tensor, n_layers: int, skip_zeros: bool) -> list[Job]:
-    """What must be run for a group, in order of first position and layer; writes the reasons for what need not."""
-    width = group.base.run.prompts.ids.shape[1]
-    last = group.scorer.last_target.tolist()
-    targets = [set(row) - {-1} for row in group.scorer.answers.positions.tolist()]
-    same = {site: _equal(group, site) for site in group.source} if skip_zeros else {}
-    jobs = []
-    for number, cell in enumerate(cells):
-        for row, prompt in enumerate(group.members):
-            places: list[Sequence[int]] = [range(width) if p.positions is None else p.positions[prompt] for p in cell]
-            if not any(map(len, places)):
-                reasons[number, prompt] = ABSENT
-                continue
-            if skip_zeros:
-                if not _seen(cell, places, last[row], targets[row], n_layers):
-                    reasons[number, prompt] = NO_PATH
-                    continue
-                places = [_differing(part, row, where, same) for part, where in zip(cell, places, strict=True)]
-                if not any(map(len, places)):
-                    reasons[number, prompt] = NO_DIFFERENCE
-                    continue
-            first = min(min(where) for where in places if len(where))
-            jobs.append(Job(number, row, first, min(_entry(p.site, n_layers) for p in cell)))
-    return sorted(jobs, key=lambda job: (job.first, job.layer))
-
-
-def _entry(site: Site, n_layers: int) -> int:
-    """The block at whose input a row patched at `site` joins; n_layers is the final norm."""
-    if site.kind == "embed":
-        return 0
-    if site.layer is None:
-        return n_layers
-    return site.layer + (site.kind == "resid_post")
-
-
-def _equal(group: _Group, site: Site) -> np.ndarray:
-    """Where base and source agree exactly, with the position on axis 1: [row, pos, (head,) unit]."""
-    same = (group.base.run[site] == group.source[site]).cpu().numpy()
-    return same.swapaxes(1, 2) if site.kind == "pattern" else same
-
-
-def _seen(cell: Cell, places: Sequence[Sequence[int]], last: int, targets: set[int], n_layers: int) -> bool:
-    """Whether any place of the cell has a path to a target."""
-    for part, positions in zip(cell, places, strict=True):
-        if part.site.kind in _DEAD_ENDS and part.site.layer in (n_layers - 1, None):
-            if targets & set(positions):
-                return True
-        elif any(p <= last for p in positions):
-            return True
-    return False
-
-
-def _differing(part: Part, row: int, positions: Sequence[int], same: Mapping[Site, np.ndarray]) -> list[int]:
-    """Those of the part's positions where base and source differ in what it covers."""
-    if not len(positions):
-        return []
-    equal = same[part.site][row, list(positions)]
-    if part.head is not None:
-        equal = equal[:, part.head]
-    if part.units is not None:
-        equal = equal[..., part.units[0] : part.units[1]]
-    unequal = ~equal.reshape(len(positions), -1).all(axis=1)
-    return [positions[int(place)] for place in np.flatnonzero(unequal)]
-
-
-def _plan(
-    model: HookedModel,
-    base: Prompts,
-    reasons: Tensor,
-    jobs: Sequence[list[Job]],
-    groups: Sequence[_Group],
-    memory: float,
-    chunk_tokens: int,
-    waving: bool,
-) -> Plan:
-    shape, longest = model.shape, int(base.lengths.max())
-    per_token = 6 * shape.d_model + 3 * shape.d_ff + 4 * (shape.n_heads + 2 * shape.n_kv_heads) * shape.d_head
-    item = groups[0].base.resid[0].element_size()
-    row_bytes = item * (per_token + 2 * shape.n_heads * longest)
-    tokens = 0
-    for group, work in zip(groups, jobs, strict=True):
-        width = group.base.run.prompts.ids.shape[1]
-        if waving:
-            tokens += sum((width - job.first) * (shape.n_layers - job.layer) for job in work)
-        else:
-            tokens += len(work) * width * shape.n_layers
-    skipped = {REASONS[i]: int((reasons == i).sum()) for i in (NO_DIFFERENCE, NO_PATH, ABSENT)}
-    plain = len(reasons) * int(base.lengths.sum()) * shape.n_layers
-    fits = max(int(memory * 2**30 / row_bytes), longest)
-    run = sum(map(len, jobs))
-    used: Literal["wave", "plain"] = "wave" if waving else "plain"
-    return Plan(reasons.numel(), run, skipped, tokens, plain, row_bytes, min(chunk_tokens, fits), used)
-
-
-def _chunks(jobs: list[Job], group: _Group, chunk_tokens: int, waving: bool) -> Iterator[list[Job]]:
-    """Jobs with one first position each, at most `chunk_tokens` positions at a time."""
-    width = group.base.run.prompts.ids.shape[1]
-    firsts = sorted({job.first for job in jobs}) if waving else [0]
-    for first in firsts:
-        work = [job for job in jobs if job.first == first] if waving else jobs
-        size = max(chunk_tokens // (width - first), 1)
-        for start in range(0, len(work), size):
-            yield work[start : start + size]
-
-
-# --- running ---
-
-
 class _Place(NamedTuple):
     """One part of one job: its row in the running batch, and where it is."""
 
@@ -445,7 +212,7 @@ class _Place(NamedTuple):
 
 
 def _run_chunk(
-    model: HookedModel, group: _Group, cells: Sequence[Cell], chunk: Sequence[Job], waving: bool
+    model: HookedModel, group: Group, cells: Sequence[Cell], chunk: Sequence[Job], waving: bool
 ) -> Float[Tensor, "metric job"]:
     prompts = torch.tensor([job.row for job in chunk], device=group.base.resid[0].device)
     first = chunk[0].first if waving else 0
@@ -457,7 +224,7 @@ def _run_chunk(
     return group.scorer(resid, prompts, first, group.base.run[FINAL])
 
 
-def _joins(group: _Group, chunk: Sequence[Job], first: int) -> list[tuple[int, Tensor]]:
+def _joins(group: Group, chunk: Sequence[Job], first: int) -> list[tuple[int, Tensor]]:
     """Per layer in ascending order, the cached residuals of the rows that join there."""
     rows: dict[int, list[int]] = defaultdict(list)
     for job in chunk:
@@ -465,7 +232,7 @@ def _joins(group: _Group, chunk: Sequence[Job], first: int) -> list[tuple[int, T
     return [(layer, group.base.resid[layer][members, first:]) for layer, members in sorted(rows.items())]
 
 
-def _writers(model: HookedModel, group: _Group, cells: Sequence[Cell], chunk: Sequence[Job], first: int) -> Taps:
+def _writers(model: HookedModel, group: Group, cells: Sequence[Cell], chunk: Sequence[Job], first: int) -> Taps:
     """Taps that write the source's values into the chunk's rows, in forward order."""
     width = group.base.run.prompts.ids.shape[1]
     places: dict[tuple[Site, bool, int, int], list[_Place]] = defaultdict(list)
@@ -524,7 +291,7 @@ def _index(
     return tuple(index)
 
 
-def _full_forward(model: HookedModel, group: _Group, prompts: Int[Tensor, " row"], writers: Taps) -> Tensor:
+def _full_forward(model: HookedModel, group: Group, prompts: Int[Tensor, " row"], writers: Taps) -> Tensor:
     """`resid_final` of full forwards, one row a job, from the base run's embeddings."""
     embedded, final = group.base.resid[0], []
     rows = prompts.tolist()

@@ -5,10 +5,10 @@ import pytest
 import tiny
 
 from interp.candidates import candidates, cell_of, check_nodes, positions_of, window_cells, window_sums
+from interp.cells import Part
 from interp.errors import InterpError, OptionError, SiteError, TaskError
 from interp.nodes import Node, Nodes
 from interp.site import Site
-from interp.sweep import Part
 
 G2 = tiny.hooked("gpt2")
 LH = tiny.hooked("llama")

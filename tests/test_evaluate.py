@@ -9,10 +9,11 @@ from interp.circuit import Circuit
 from interp.circuit_ops import top_n
 from interp.errors import CircuitError, MetricError, OptionError, TaskError
 from interp.evaluate import Faithfulness, faithfulness, faithfulness_curve, random_masks
-from interp.methods.patching import Engine, patch
+from interp.methods.patching import patch
 from interp.metrics import metric
 from interp.models.hf import HookedHF
 from interp.run_circuit import run_circuits
+from interp.sweep import Engine
 from interp.tasks.base import Task
 from interp.tokens import from_ids
 

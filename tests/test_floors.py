@@ -11,7 +11,8 @@ FLOORS = [
     "errors site tokens table columns atomic provenance nodes edges circuit circuit_ops circuit_algebra circuit_files "
     "circuit_export circuit_import",
     "regions run_values intervention models",
-    "metrics recovery scoring toy tasks sweep candidates sources run_circuit",
+    "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidates sources "
+    "run_circuit",
     "methods",
     "evaluate readouts",
     "view run_folder demo cli",

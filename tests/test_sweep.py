@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import CHANGED, FAMILIES, RAGGED, TUP, answers, build, clean, corrupted, custom, hooked, task, unchecked
 
+from interp.cells import Part, Source
 from interp.errors import OptionError, PromptError, SiteError
 from interp.intervention import Add, Patch, Zero
 from interp.metrics import Answers, metric
 from interp.models.hf import HookedHF
 from interp.scoring import Scorer, clean_reference
 from interp.site import Site
-from interp.sweep import ABSENT, NO_DIFFERENCE, NO_PATH, Part, Source, sweep
+from interp.sweep import sweep
+from interp.sweep_plan import ABSENT, NO_DIFFERENCE, NO_PATH
 from interp.tokens import from_ids
 
 FEW = ("gpt2", "llama", "gpt_neox", "gemma2")

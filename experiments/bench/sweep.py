@@ -21,10 +21,11 @@ import numpy as np
 import torch
 
 import interp
+from interp.cells import Cell, Part, Source
 from interp.metrics import metric
 from interp.scoring import Scorer
 from interp.site import Site
-from interp.sweep import Cell, Part, Source, sweep
+from interp.sweep import sweep
 
 PEER_LAYERS = 1
 """Layers that the peer patches (one full forward a patch, so every layer costs the same); scaled up."""

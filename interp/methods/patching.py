@@ -12,10 +12,9 @@ tracing, Meng et al. 2022 (2202.05262).
 """
 
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,51 +22,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.candidates import Positions, candidates, cell_of, check_nodes, window_cells, window_sums
-from interp.circuit import BASES, Attribute, Circuit, NamedTensor, Score, ScoreHeader, signed_score
+from interp.cautions import cautions
+from interp.cells import Cell, Source
+from interp.circuit import BASES, Circuit, ScoreHeader, signed_score
 from interp.errors import InterpWarning, OptionError, check_choice
 from interp.intervention import Add
 from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.nodes import Nodes
-from interp.provenance import Provenance
-from interp.recovery import SMALLEST_GAP, bootstrap, recovery
+from interp.origin import provenance_of
+from interp.score_columns import UNITS, Columns, end_columns, joined, mean, score_columns
 from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
 from interp.site import Site
 from interp.sources import ABLATIONS, GaussianNoise, ablation_source
-from interp.sweep import REASONS, Cell, Source, Sweep, sweep
+from interp.sweep import Engine, Sweep, sweep
+from interp.sweep_plan import REASONS
 from interp.tasks.base import Task
-from interp.tokens import Prompts, tokenizer_fingerprint
+from interp.tokens import Prompts
 
 Direction = Literal["denoising", "noising"]
 _Run = tuple[Prompts, Source, Tensor | None]  # base prompts, where values come from, noise on the base's embeddings
-
-SMALLEST_HEADROOM = 1.5
-"""Headroom P_corrupted / (2 SD - mean) below which a probability cannot show harmful components (Zhang & Nanda)."""
-
-UNITS = {"logit_diff": "logits", "logit": "logits", "logit_direction": "logits", "kl": "nats", "logprob": "nats",
-         "neg_nll": "nats", "prob": "probability", "prob_diff": "probability"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Engine:
-    """How a sweep runs; the results do not depend on it beyond rounding.
-
-    Args:
-        kind: ``"wave"`` resumes rows at their own layer, ``"plain"`` runs full forwards, ``"auto"`` prefers the former.
-        memory: GiB of activations in flight.
-        chunk_tokens: positions in flight at once, at most; None for what suits the device.
-        skip_zeros: leave out patches whose effect is certainly 0.
-        progress: show a bar where there is a terminal.
-    """
-
-    kind: Literal["auto", "wave", "plain"] = "auto"
-    memory: float = 1.0
-    chunk_tokens: int | None = None
-    skip_zeros: bool = True
-    progress: bool = True
-
-    def __post_init__(self) -> None:
-        check_choice("engine", self.kind, ("auto", "wave", "plain"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,31 +125,23 @@ def patch(
     scorer = Scorer(model, setting.metrics, task.answers, clean_reference(model, setting.metrics, task))
     measured = {way: _measure(setting, scorer, cells, runs[way], way) for way in ways}
     ends = _ends(setting, scorer, draws)
-    parts = _Parts({}, {}, {}, [])
-    for way, found in measured.items():
-        for number in range(len(setting.metrics)):
-            _add(parts, setting, chosen, found, way, number, ends, window)
-            parts.notes.extend(_cautions(setting, found, way, number, ends, len(chosen)))
-    for end, values in ends.items():
-        for one, per_prompt in zip(setting.metrics, values, strict=True):
-            parts.tensors[f"{end}.{one.name}"] = NamedTensor(per_prompt.numpy(), ("prompt",))
-    notes = list(dict.fromkeys(parts.notes))
-    for note in notes:
+    numbers = range(len(setting.metrics))
+    columns = [
+        _columns(setting, chosen, found, way, n, ends, window) for way, found in measured.items() for n in numbers
+    ]
+    found_columns = joined([*columns, end_columns([m.name for m in setting.metrics], ends)])
+    for note in found_columns.notes:
         warnings.warn(note, InterpWarning, stacklevel=2)
-    cost = sum(found.cost for found in measured.values())
-    return Circuit(
-        chosen, scores=parts.scores, attributes=parts.attributes, tensors=parts.tensors,
-        provenance=_provenance(setting, ways, window, notes, cost),
+    noise = asdict(ablation) if isinstance(ablation, GaussianNoise) else None
+    provenance = provenance_of(
+        model, task, "patch", metrics=setting.metrics, directions=ways, ablation=setting.ablation_name,
+        parameters={"window": window, "noise": noise, "engine": asdict(setting.engine)}, notes=found_columns.notes,
+        seed=seed, forwards=sum(found.cost for found in measured.values()),
     )  # fmt: skip
-
-
-class _Parts(NamedTuple):
-    """The circuit's columns, tensors and warnings while they are gathered."""
-
-    scores: dict[str, Score]
-    attributes: dict[str, Attribute]
-    tensors: dict[str, NamedTensor]
-    notes: list[str]
+    return Circuit(
+        chosen, scores=found_columns.scores, attributes=found_columns.attributes, tensors=found_columns.tensors,
+        provenance=provenance,
+    )  # fmt: skip
 
 
 def _chosen(setting: _Setting, nodes: str | Sequence[str] | Nodes, positions: Positions) -> Nodes:
@@ -252,8 +218,7 @@ def _measure(
     return _Measured(signed_score(effects, way) + 0.0, reasons, sum(one.plan.forwards for one in found))
 
 
-def _add(
-    parts: _Parts,
+def _columns(
     setting: _Setting,
     nodes: Nodes,
     found: _Measured,
@@ -261,63 +226,22 @@ def _add(
     number: int,
     ends: Mapping[str, Tensor],
     window: int,
-) -> None:
-    """Add one metric's columns in one direction."""
-    one = setting.metrics[number]
-    name = f"{one.name}.{way}"
-    scores = found.scores[number][-len(nodes) :]
+) -> Columns:
+    """One metric's columns in one direction."""
+    one, own = setting.metrics[number], slice(-len(nodes), None)
     header = ScoreHeader(
         "nodes", "effect", True, way, BASES[way], setting.ablation_name, "mean", UNITS.get(one.name), "patch", one.name
     )
-    parts.scores[name] = Score(header, _mean(scores))
-    parts.tensors[name] = NamedTensor(scores, ("node", "prompt"))
-    gap = (ends["clean"] - ends["corrupted"])[number] if "corrupted" in ends else None
-    low, high, share, undefined = _over_prompts(scores, gap, setting.seed)
-    extra: dict[str, tuple[np.ndarray, str]] = {
-        "low": (low, "lower bound of the score's 95 % bootstrap interval over prompts"),
-        "high": (high, "upper bound of that interval"),
-        "n": ((~np.isnan(scores)).sum(1), "prompts that have the node's position"),
-        "reason": (_reasons(found.reasons[-len(nodes) :]), "why the node was run on no prompt"),
-    }
-    if gap is not None:
-        extra["normalised"] = (share, "score / (clean - corrupted), ratio of means; 1 is the whole gap")
-        parts.notes.extend(f"{name}.normalised is undefined for {n} nodes: {why}." for why, n in undefined.items())
+    extra = {"reason": (_reasons(found.reasons[own]), "why the node was run on no prompt")}
     if window > 1:
-        singles = _mean(found.scores[number][: len(nodes)])
+        singles = mean(found.scores[number][: len(nodes)])
         summed = window_sums(nodes, singles, window, setting.model.shape.n_layers)
         extra["sum_of_singles"] = (summed, f"sum of the single-layer scores over the window of {window} layers")
-    for key, (values, meaning) in extra.items():
-        parts.attributes[f"{name}.{key}"] = Attribute("nodes", values, meaning)
-
-
-def _mean(scores: Float[np.ndarray, "node prompt"]) -> Float[np.ndarray, " node"]:
-    """Mean over the prompts that have the node; NaN where none has."""
-    count = (~np.isnan(scores)).sum(-1)
-    return np.where(count > 0, np.nansum(scores, -1) / np.maximum(count, 1), np.nan)
-
-
-def _over_prompts(
-    scores: np.ndarray, gap: Tensor | None, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, Counter[str]]:
-    """Bootstrap bounds and share of the gap of each node, over the prompts that have it (NaN elsewhere).
-
-    Returns:
-        low, high, share; and for how many nodes the share is undefined, by reason.
-    """
-    low, high, share = (np.full(len(scores), np.nan) for _ in range(3))
-    undefined: Counter[str] = Counter()
-    masks, which = np.unique(~np.isnan(scores), axis=0, return_inverse=True)
-    for number, mask in enumerate(masks):
-        rows = np.flatnonzero(which.ravel() == number)
-        if not mask.any():
-            continue
-        values = torch.from_numpy(scores[rows][:, mask])
-        low[rows], high[rows] = (bound.numpy() for bound in bootstrap(values, seed=seed))
-        if gap is not None:
-            shares = recovery(values, gap[torch.from_numpy(mask)], torch.zeros(int(mask.sum())))
-            share[rows] = shares.value.numpy()
-            undefined.update({shares.reason: len(rows)} if shares.reason else {})
-    return low, high, share, undefined
+    gap = (ends["clean"] - ends["corrupted"])[number] if "corrupted" in ends else None
+    scores = found.scores[:, own]
+    made = score_columns(f"{one.name}.{way}", header, scores[number], gap=gap, seed=setting.seed, **extra)
+    corrupted = float(ends["corrupted"][number].mean()) if "corrupted" in ends else None
+    return joined([made, Columns(notes=cautions(setting.metrics, number, mean(scores), way, corrupted))])
 
 
 def _reasons(reasons: np.ndarray) -> np.ndarray:
@@ -326,74 +250,3 @@ def _reasons(reasons: np.ndarray) -> np.ndarray:
     for row in reasons:
         texts.append("" if (row == 0).any() else REASONS[int(np.bincount(row).argmax())])
     return np.array(texts, dtype=object)
-
-
-def _cautions(
-    setting: _Setting, found: _Measured, way: Direction, number: int, ends: Mapping[str, Tensor], n_nodes: int
-) -> list[str]:
-    """What a reader of these scores should be told, in words."""
-    one, notes = setting.metrics[number], []
-    if one.discrete:
-        notes.append(f"{one.name} moves in steps, so small effects do not show; measure logit_diff beside it.")
-    scores = _mean(found.scores[number][-n_nodes:])
-    if one.name == "prob" and way == "denoising":
-        notes += _floor(scores, float(ends["corrupted"][number].mean()))
-    names = [m.name for m in setting.metrics]
-    if one.name == "logit_diff" and way == "denoising" and "logit" in names:
-        notes += _damage(scores, _mean(found.scores[names.index("logit")][-n_nodes:]))
-    return notes
-
-
-def _floor(scores: np.ndarray, floor: float) -> list[str]:
-    """A probability cannot fall below 0, so where the corrupted run's is small no harmful effect can show."""
-    known = scores[~np.isnan(scores)]
-    if not known.size:
-        return []
-    room = 2 * known.std() - known.mean()
-    if room <= 0 or floor / room >= SMALLEST_HEADROOM:
-        return []
-    return [
-        f"the corrupted run's probability is {floor:.2g}, so no effect can be below -{floor:.2g}, while effects "
-        f"spread by {known.std():.2g}: components that hurt the behaviour cannot show; use logit_diff."
-    ]
-
-
-def _damage(differences: np.ndarray, logits: np.ndarray) -> list[str]:
-    """A logit difference that recovers while the answer's own logit falls may be mere damage to the wrong answer."""
-    top = np.argsort(-differences)[:10]
-    fooled = [int(i) for i in top if differences[i] > SMALLEST_GAP and logits[i] < -SMALLEST_GAP]
-    if not fooled:
-        return []
-    return [
-        f"{len(fooled)} of the 10 highest logit_diff scores raise the difference while the answer's own logit falls "
-        f"(node rows {fooled}): the patch may just damage the run; look at the column 'logit.denoising'."
-    ]
-
-
-def _provenance(
-    setting: _Setting, ways: Sequence[Direction], window: int, notes: Sequence[str], cost: float
-) -> Provenance:
-    model, task = setting.model, setting.task
-    noise = asdict(setting.ablation) if isinstance(setting.ablation, GaussianNoise) else None
-    mean = {"reference": "the task's clean prompts", "sink_apart": model.has_sink}
-    return Provenance(
-        model=model.identity.name,
-        revision=model.identity.revision or None,
-        weights=model.identity.fingerprint,
-        tokenizer=tokenizer_fingerprint(model.tokenizer),
-        task=task.name,
-        task_parameters=task.parameters,
-        token_ids=tuple(map(tuple, task.clean.rows())),
-        corrupted_token_ids=() if task.corrupted is None else tuple(map(tuple, task.corrupted.rows())),
-        metric=setting.metrics[0].name,
-        direction=ways[0] if len(ways) == 1 else None,
-        ablation=setting.ablation_name,
-        method="patch",
-        parameters={
-            "metrics": [repr(m) for m in setting.metrics], "directions": ways, "window": window, "noise": noise,
-            "mean": mean if setting.ablation_name.startswith("mean") else None,
-            "engine": asdict(setting.engine), "family": model.family, "warnings": notes,
-        },
-        seed=setting.seed,
-        forwards=cost,
-    )  # fmt: skip

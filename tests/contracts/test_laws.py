@@ -18,13 +18,15 @@ from tiny import (
     state,
 )
 
+from interp.cells import Part, Source
 from interp.errors import InterventionError, SiteError
 from interp.intervention import Add, Edit, Patch, Zero
 from interp.metrics import metric
 from interp.models.hf import HookedHF
 from interp.scoring import Scorer
 from interp.site import KINDS, Site
-from interp.sweep import NO_DIFFERENCE, Part, Source, sweep
+from interp.sweep import sweep
+from interp.sweep_plan import NO_DIFFERENCE
 from interp.tokens import Prompts, from_ids
 
 OWN_MATHS = ("pattern", "k_of_query_head", "v_of_query_head")

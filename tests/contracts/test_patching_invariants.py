@@ -9,13 +9,15 @@ import torch
 from tiny import CANCEL, F64, LIN, MAP, SAT, Decoder, hooked64
 from torch import nn
 
+from interp.cells import Part, Source
 from interp.intervention import Patch
 from interp.metrics import Answers, metric
 from interp.models.hf import HookedHF
 from interp.models.runs import Shape
 from interp.scoring import Scorer
 from interp.site import Site
-from interp.sweep import NO_DIFFERENCE, Part, Source, sweep
+from interp.sweep import sweep
+from interp.sweep_plan import NO_DIFFERENCE
 from interp.tokens import from_ids
 
 NAMES = ("gpt2", "llama", "gpt_neox", "gptj", "gemma2", "olmo2")

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from interp.candidates import candidates
+from interp.cautions import _damage, _floor
 from interp.circuit import Circuit
 from interp.circuit_files import identical, load_circuit, save_circuit
 from interp.errors import InterpError, InterpWarning, MetricError, OptionError, SiteError, TaskError
 from interp.intervention import Add, Intervention, Mean, Patch, Zero
-from interp.methods.patching import Engine, _damage, _floor, patch
+from interp.methods.patching import patch
 from interp.metrics import Answers, LogitDiff, Metric, metric
 from interp.models.base import HookedModel
 from interp.models.hf import HookedHF
@@ -24,6 +25,7 @@ from interp.models.runs import Shape
 from interp.nodes import Node, Nodes
 from interp.site import KINDS, Site
 from interp.sources import GaussianNoise, donors
+from interp.sweep import Engine
 from interp.tasks.base import Task
 from interp.tokens import Prompts, from_ids
 

@@ -5,13 +5,14 @@ import pytest
 import torch
 from tiny import FAMILIES, G2, LG, LH, SLIDING, WINDOW, answers, build, clean, corrupted, hooked
 
+from interp.cells import Part, Source
 from interp.errors import ModelError
 from interp.intervention import Edit, Patch, Scale, Zero
 from interp.metrics import metric
 from interp.models.hf import HookedHF
 from interp.scoring import Scorer
 from interp.site import Site
-from interp.sweep import Part, Source, sweep
+from interp.sweep import sweep
 
 
 def _close(a, b, limit=1e-5):

@@ -31,6 +31,7 @@ from tiny import (
     unchecked,
 )
 
+from interp.cells import Part, Source
 from interp.errors import InterventionError, MetricError, ModelError, OptionError, PromptError, SiteError
 from interp.intervention import Add, Edit, Patch, Scale, Zero
 from interp.metrics import metric
@@ -39,7 +40,7 @@ from interp.models.hf import HookedHF
 from interp.models.runs import Shape
 from interp.scoring import Scorer
 from interp.site import Site
-from interp.sweep import Part, Source, sweep
+from interp.sweep import sweep
 from interp.tokens import Prompts, from_ids
 
 # --- what a run gives ---
