@@ -41,6 +41,9 @@ class Intervention(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "site", Site.parse(self.site))
+        for name in ("head", "pos", "unit", "rows"):  # numpy's and torch's numbers become Python's
+            given = getattr(self, name)
+            object.__setattr__(self, name, given.tolist() if hasattr(given, "tolist") else given)
         for needed in ("source", "reference"):
             if getattr(self, needed, self) is None:
                 raise InterventionError(f"{self} has no {needed}; pass a Run that recorded the site.")
@@ -163,16 +166,17 @@ class Intervention(ABC):
         if region is None:
             return None
         values = region.take(x)
-        new = self.change(values, region)
+        return region.put(x, self._spread(self.change(values, region), values).to(x.device))
+
+    def _spread(self, new: Tensor, values: Tensor) -> Tensor:
+        """`new` in the shape of the selected part."""
         try:
-            torch.broadcast_shapes(new.shape, values.shape)
-            fits = new.expand(values.shape)
+            return new.expand(values.shape)
         except RuntimeError:
             raise InterventionError(
                 f"{self}: the new value has shape {tuple(new.shape)}; it must broadcast to {tuple(values.shape)} "
                 f"({' x '.join(self.site.axes)} of the selected part)."
             ) from None
-        return region.put(x, fits.to(x.device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,8 +289,9 @@ class Scale(Intervention):
     factor: float | Tensor = 1.0
 
     def change(self, values: Tensor, region: Region) -> Tensor:
-        factor = self.factor
-        return values * (factor.to(values.device, values.dtype) if isinstance(factor, Tensor) else factor)
+        if not isinstance(self.factor, Tensor):
+            return values * self.factor
+        return values * self._spread(self.factor.to(values.device, values.dtype), values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +304,7 @@ class Add(Intervention):
     def change(self, values: Tensor, region: Region) -> Tensor:
         if self.direction is None:
             raise InterventionError(f"{self} has no direction; pass a tensor of the site's width.")
-        return values + self.coefficient * self.direction.to(values.device, values.dtype)
+        return values + self.coefficient * self._spread(self.direction.to(values.device, values.dtype), values)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import MetricError, check_choice, nearest
+from interp.tokens import row_numbers
 
 Reduction = Literal["mean", "sum", "first"]
 
@@ -52,7 +53,7 @@ class Answers:
 
     def __getitem__(self, rows: int | slice | Sequence[int]) -> "Answers":
         """The chosen prompts' answers; an integer keeps the batch axis."""
-        picked = rows if isinstance(rows, slice) else [rows] if isinstance(rows, int) else [int(r) for r in rows]
+        picked = row_numbers(rows, len(self))
         return Answers(self.positions[picked], self.correct[picked], self.wrong[picked])
 
     @property

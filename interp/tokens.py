@@ -7,6 +7,7 @@ A left-padded tensor with its attention mask is accepted and brought into this l
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -16,6 +17,20 @@ from torch import Tensor
 from interp.errors import PromptError
 
 Message = dict[str, str]
+
+
+def row_numbers(rows: int | slice | Sequence[int], count: int) -> list[int]:
+    """The row numbers that an index into `count` prompts means; one number keeps the batch axis.
+
+    Raises:
+        PromptError: rows given as true and false.
+    """
+    if isinstance(rows, slice):
+        return list(range(count))[rows]
+    listed = [rows] if isinstance(rows, Integral) else list(rows)  # type: ignore[arg-type]
+    if any("bool" in str(getattr(row, "dtype", type(row))) for row in listed):
+        raise PromptError("rows are given as true and false; give their numbers, such as mask.nonzero()[:, 0].")
+    return [int(row) for row in listed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +57,7 @@ class Prompts:
 
     def __getitem__(self, rows: int | slice | Sequence[int]) -> "Prompts":
         """The chosen rows as prompts of their own, cut to their longest row."""
-        if isinstance(rows, int):
-            rows = [rows]
-        picked = list(range(len(self)))[rows] if isinstance(rows, slice) else [int(r) for r in rows]
-        if not isinstance(rows, slice) and any("bool" in str(getattr(r, "dtype", type(r))) for r in rows):
-            raise PromptError("rows are given as true and false; give their numbers, such as mask.nonzero()[:, 0].")
+        picked = row_numbers(rows, len(self))
         lengths = self.lengths[picked]
         width = int(lengths.max()) if picked else 0
         return Prompts(

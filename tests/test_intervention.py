@@ -242,9 +242,10 @@ def test_every_mistake_is_refused_with_the_place_the_value_and_the_range():
     assert not missed, "\n".join(missed)
 
 
-def test_a_direction_that_does_not_fit_fails_with_the_site_in_a_note():
-    with pytest.raises(RuntimeError, match="size of tensor") as caught:
-        hooked("gpt2").run(clean(), [Add("z[0]", torch.ones(5))])
+@pytest.mark.parametrize("one", [Add("z[0]", direction=torch.ones(5)), Scale("z[0]", factor=torch.ones(5))])
+def test_a_direction_or_factor_that_does_not_fit_names_both_shapes_and_the_site(one):
+    with pytest.raises(InterventionError, match=r"shape \(5,\); it must broadcast to \(3, 9, 4, 8\)") as caught:
+        hooked("gpt2").run(clean(), [one])
     assert caught.value.__notes__ == ["raised in an intervention or recorder at z[0]"]
 
 

@@ -1,5 +1,6 @@
 """Ten usual mistakes: each gives one clear error that says what was wrong, what is allowed, and the cure."""
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -35,6 +36,25 @@ def test_layer_99_names_the_layers_there_are(model) -> None:
 def test_head_minus_one_names_the_heads_there_are(model) -> None:
     with pytest.raises(InterventionError, match=r"head \[-1\] out of range; allowed 0 to 7"):
         model.run(tiny.RAGGED, [interp.Zero("z[0]", head=-1)])
+
+
+def test_numpy_numbers_index_as_python_ones_do(model) -> None:
+    number, listed = np.int64(1), np.array([1, 3])
+    with tiny.unchecked():
+        run = model.run(tiny.RAGGED, [interp.Zero("z[0]", head=number, pos=listed)], ["z[0]"])
+    again = model.run(tiny.RAGGED, [interp.Zero("z[0]", head=1, pos=[1, 3])], ["z[0]"])
+    assert torch.equal(run["z[0]"], again["z[0]"])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt"])
+def test_a_prompt_beyond_the_learned_positions_is_named(family) -> None:
+    model = tiny.hooked(family)
+    with pytest.raises(PromptError, match=r"prompts \[1\] have up to 65 tokens; .* has learned 64 positions"):
+        model.run([[5, 6], [7] * 65])
+    assert model.run([[7] * 64]).logits is not None
+    model.generate([[7] * 62], max_new_tokens=3)
+    with pytest.raises(PromptError, match="62 tokens and 4 new ones; .* has learned 64 positions"):
+        model.generate([[7] * 62], max_new_tokens=4)
 
 
 def test_an_unknown_keyword_is_named(model) -> None:

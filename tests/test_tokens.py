@@ -1,10 +1,12 @@
 """Prompts carry their own lengths; padding side, padding width and padding values cannot be seen in them."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import TK, custom, hooked, unchecked
+from tiny import task as tiny_task
 
 from interp.errors import PromptError
 from interp.tokens import from_ids, tokenize, tokenizer_fingerprint
@@ -50,6 +52,15 @@ def test_a_mask_of_rows_is_refused_since_it_would_pass_for_rows_0_and_1():
     for rows in (mask, torch.tensor(mask), torch.tensor(mask).numpy()):
         with pytest.raises(PromptError, match="rows are given as true and false; give their numbers"), unchecked():
             from_ids([[1], [2, 3]])[rows]
+
+
+def test_answers_and_tasks_refuse_a_mask_too_and_take_numpy_numbers():
+    task = tiny_task()
+    for holder in (task, task.answers, task.clean):
+        with pytest.raises(PromptError, match="rows are given as true and false"), unchecked():
+            holder[torch.tensor([True, False, False])]
+        with unchecked():
+            assert len(holder[np.int64(1)]) == 1 and len(holder[np.array([2, 0])]) == 2
 
 
 @pytest.mark.parametrize("auto_bos", [False, True])

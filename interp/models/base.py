@@ -45,6 +45,8 @@ class HookedModel(ABC):
     family: str
     unavailable: Mapping[str, str]
     """site kind -> why this model does not offer it."""
+    longest: int | None = None
+    """most tokens a prompt can have, where positions are looked up in a learned table."""
     has_sink: bool
     """whether the residual at position 0 dwarfs the others (an attention sink), found on load."""
     resumes: bool
@@ -257,6 +259,7 @@ class HookedModel(ABC):
             raise OptionError("generate records sites only with use_cache=True, and never 'pattern'; run() does both.")
         if max_new_tokens < 1:
             raise OptionError(f"max_new_tokens={max_new_tokens}; at least 1 is needed.")
+        self._check_longest(prompts, max_new_tokens - 1)
         if other := [f"{name}={options[name]}" for name, own in _OWN_ROWS.items() if options.get(name, own) != own]:
             raise OptionError(f"{', '.join(other)} gives rows that are not the prompts' own; leave it out.")
         pieces: dict[Site, list[Tensor]] = {s: [] for s in sites}
@@ -282,8 +285,19 @@ class HookedModel(ABC):
                 f"token ids {outside[:10]} are outside the vocabulary of {self.identity.name} "
                 f"(0 to {self.shape.d_vocab - 1}); the prompts were made with another tokenizer."
             )
+        self._check_longest(prompts)
         _check_targets(prompts, logits)
         return replace(prompts, ids=ids.masked_fill(~mask, 0))
+
+    def _check_longest(self, prompts: Prompts, more: int = 0) -> None:
+        """Raise for prompts that, with `more` new tokens, outgrow the learned positions."""
+        rows = [row for row, n in enumerate(prompts.lengths.tolist()) if self.longest and n + more > self.longest]
+        if rows:
+            new = f" and {more + 1} new ones" if more else ""
+            raise PromptError(
+                f"prompts {rows[:10]} have up to {int(prompts.lengths.max())} tokens{new}; {self.identity.name} "
+                f"({self.family}) has learned {self.longest} positions; shorten them."
+            )
 
     def _intervention_taps(
         self, interventions: Sequence[Intervention], prompts: Prompts, generating: bool = False

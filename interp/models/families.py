@@ -33,6 +33,7 @@ class SiteMap:
             unless given here; `embed`, `resid_pre`, `resid_post` and `resid_final` follow from the paths above.
         parallel: attention and MLP read the same residual, so there is no `resid_mid`.
         embed: path of the token embedding; transformers models name their own.
+        learned_positions: positions are looked up in a table, so no prompt can be longer than the configuration says.
     """
 
     blocks: str
@@ -42,6 +43,7 @@ class SiteMap:
     points: Mapping[str, Point] = field(default_factory=dict)
     parallel: bool = False
     embed: str = ""
+    learned_positions: bool = False
 
     def __post_init__(self) -> None:
         unknown = [f"{k!r}{nearest(k, KINDS)}" for k in self.points if k not in KINDS or not KINDS[k].layered]
@@ -76,7 +78,8 @@ _GEMMA = replace(
 
 FAMILIES: dict[str, SiteMap] = {
     "gpt2": SiteMap(
-        "transformer.h", "transformer.ln_f", "lm_head", "attn", _points("attn", "c_proj", "ln_2", "mlp", "mlp.c_proj")
+        "transformer.h", "transformer.ln_f", "lm_head", "attn", _points("attn", "c_proj", "ln_2", "mlp", "mlp.c_proj"),
+        learned_positions=True,
     ),
     "gpt_neox": SiteMap(
         "gpt_neox.layers", "gpt_neox.final_layer_norm", "embed_out", "attention",
@@ -88,7 +91,7 @@ FAMILIES: dict[str, SiteMap] = {
     ),
     "opt": SiteMap(
         "model.decoder.layers", "model.decoder.final_layer_norm", "lm_head", "self_attn",
-        _points("self_attn", "out_proj", "final_layer_norm", "fc1", "fc2"),
+        _points("self_attn", "out_proj", "final_layer_norm", "fc1", "fc2"), learned_positions=True,
     ),
     "llama": _LLAMA, "mistral": _LLAMA, "qwen2": _LLAMA, "qwen3": _LLAMA, "phi3": _LLAMA,
     "gemma2": _GEMMA, "gemma3_text": _GEMMA,

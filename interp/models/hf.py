@@ -79,6 +79,7 @@ class HookedHF(HookedModel):
             )
         self._norm = submodule(model, self.map.final_norm, "final_norm")
         self._head = head_of(model, self.map)
+        self.longest = int(config.max_position_embeddings) if self.map.learned_positions and config else None
         self._softcap = getattr(config, "final_logit_softcapping", None)
         self._attentions: list[Any] = self._attention_modules()
         self._check_map()

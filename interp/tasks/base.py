@@ -11,7 +11,7 @@ from typing import Any
 
 from interp.errors import OptionError, TaskError, nearest
 from interp.metrics import Answers, Metric
-from interp.tokens import Prompts
+from interp.tokens import Prompts, row_numbers
 
 Positions = tuple[int, ...]
 
@@ -54,8 +54,7 @@ class Task:
 
     def __getitem__(self, rows: int | slice | Sequence[int]) -> "Task":
         """The chosen prompts as a task of their own; an integer gives a task of one prompt."""
-        picked = [rows] if isinstance(rows, int) else range(len(self))[rows] if isinstance(rows, slice) else rows
-        picked = [int(row) for row in picked]
+        picked = row_numbers(rows, len(self))
         return replace(
             self,
             clean=self.clean[picked],
