@@ -147,6 +147,22 @@ def _fault(model: HookedModel, node: Node, longest: int) -> str:
     return ""
 
 
+def chosen_nodes(
+    model: HookedModel, task: Task, nodes: str | Sequence[str] | Nodes, positions: Positions = "all"
+) -> Nodes:
+    """The candidates a method is given, as site kinds or as nodes, once each is known to exist.
+
+    Raises:
+        OptionError: positions beside ready nodes; further what `candidates` and `check_nodes` raise.
+    """
+    if not isinstance(nodes, Nodes):
+        nodes = candidates(model, task, nodes, positions=positions)
+    elif positions != "all":
+        raise OptionError(f"positions={positions!r} beside ready nodes; give it to candidates() when making them.")
+    check_nodes(model, task, nodes)
+    return nodes
+
+
 def window_cells(nodes: Nodes, task: Task, window: int, n_layers: int) -> list[Cell]:
     """For each node, its layer's window of `window` layers patched together (ROME's: [l - w//2, l + ceil(w/2)))."""
     cells = []

@@ -46,6 +46,14 @@ class Source:
     noise: Tensor | None = None
     values: Mapping[Site, Tensor] = field(default_factory=dict)
 
+    def constant(self, site: Site, like: Tensor, rows: list[int]) -> Tensor:
+        """The constant values of some rows, broadcast to the running tensor `like`."""
+        x = self.values[site].to(like)
+        x = x if x.shape[0] == 1 else x[rows]
+        if x.shape[1] != 1 and x.shape[1] != like.shape[1]:
+            x = x[:, : like.shape[1]]
+        return x.expand(like.shape)
+
 
 def check_cells(model: HookedModel, cells: Sequence[Cell], lengths: list[int]) -> None:
     """Raise for the parts that name something the model or the prompts do not have."""

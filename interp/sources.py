@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from interp.site import Site
 from interp.tasks.base import Task
 from interp.tokens import Prompts
 
+Direction = Literal["denoising", "noising"]
 ABLATIONS = ("counterfactual", "zero", "mean", "mean_by_position", "resample")
 
 
@@ -124,3 +126,22 @@ def donors(prompts: Prompts, seed: int) -> list[int]:
             shift = int(torch.randint(1, len(rows), (), generator=generator))
             chosen[row] = rows[(place + shift) % len(rows)]
     return chosen
+
+
+def directions_of(task: Task, direction: str, ablation: str | GaussianNoise) -> tuple[Direction, ...]:
+    """The directions to run; an ablation without a corrupted run knows only noising.
+
+    Raises:
+        OptionError: an unknown direction or ablation, or denoising without a corrupted run.
+        TaskError: the counterfactual ablation of a task without corrupted prompts.
+    """
+    check_choice("direction", direction, ("denoising", "noising", "both"))
+    if not isinstance(ablation, GaussianNoise):
+        check_choice("ablation", ablation, ABLATIONS)
+    if ablation == "counterfactual":
+        task.require_corrupted()
+    if isinstance(ablation, GaussianNoise) or ablation == "counterfactual":
+        return ("denoising", "noising") if direction == "both" else (direction,)  # type: ignore[return-value]
+    if direction == "denoising":
+        raise OptionError(f"ablation {ablation!r} has no corrupted run to restore; use direction='noising'.")
+    return ("noising",)

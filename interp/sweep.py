@@ -175,8 +175,7 @@ def _group(
 
     captured = _captured(model, base[rows], noised(noise), [*sites, FINAL])
     if source.prompts is None:
-        found = {s: source.values[s].to(captured.run[s]) for s in sites}
-        found = {s: _fit(x, captured.run[s], rows) for s, x in found.items()}
+        found = {s: source.constant(s, captured.run[s], rows) for s in sites}
     else:
         found = dict(model.run(source.prompts[rows], noised(source.noise), sites, logits="none").cache)
     answers = scorer.answers[rows]
@@ -191,14 +190,6 @@ def _captured(model: HookedModel, prompts: Prompts, noise: Sequence[Add], record
     start = Site("resid_pre", 0)
     run = model.run(prompts, noise, [start, *record], logits="none")
     return Captured(run, [run[start]], (), (), ())
-
-
-def _fit(x: Tensor, like: Tensor, rows: list[int]) -> Tensor:
-    """Constant source values brought to the group's rows and positions."""
-    x = x if x.shape[0] == 1 else x[rows]
-    if x.shape[1] != 1 and x.shape[1] != like.shape[1]:
-        x = x[:, : like.shape[1]]
-    return x.expand(like.shape)
 
 
 class _Place(NamedTuple):

@@ -12,7 +12,7 @@ FLOORS = [
     "circuit_export circuit_import",
     "regions run_values intervention models",
     "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidates sources "
-    "run_circuit",
+    "run_circuit node_sums qk_fix cotangents",
     "methods",
     "evaluate readouts",
     "view run_folder demo cli",

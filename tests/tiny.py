@@ -240,6 +240,44 @@ def CANCEL() -> HookedHF:
     return HookedHF(model, site_map=MAP, shape=shape, check=False)
 
 
+def SCALAR(*factors: float) -> HookedHF:
+    """x <- x + a x in each block, with x = 1 for token 1 and 0 for the others; logit 0 is the final x."""
+    shape = Shape(n_layers=len(factors), n_heads=1, n_kv_heads=1, d_model=5, d_head=1, d_ff=1, d_vocab=4)
+    model = _empty(shape)
+    model.embed.weight.zero_()
+    model.embed.weight[1, 4] = 1.0
+    for layer, factor in zip(model.layers, factors, strict=True):
+        layer.up.weight[0, 4], layer.down.weight[4, 0] = factor, 1.0
+    model.unembed.weight[0, 4] = 1.0
+    return HookedHF(model, site_map=MAP, shape=shape, check=False)
+
+
+def SATURATED() -> HookedHF:
+    """SAT as a GPT-2 without norms: logit 0 at the end is 1 when the head attends to token 0.
+
+    The head attends to token 0 when the last token is 2, to token 1 when it is 3, with a saturated softmax.
+    """
+    model = build("gpt2", n_embd=8, n_layer=1, n_head=1, vocab_size=8).requires_grad_(False)
+    body, attn = model.transformer, model.transformer.h[0].attn
+    for p in model.parameters():
+        p.zero_()
+    body.h[0].ln_1, body.h[0].ln_2, body.ln_f = nn.Identity(), nn.Identity(), nn.Identity()
+    model.lm_head.weight = nn.Parameter(torch.zeros(8, 8), requires_grad=False)
+    body.wte.weight.copy_(torch.eye(8))
+    attn.c_attn.weight[2, 0] = attn.c_attn.weight[3, 1] = 400.0  # q
+    attn.c_attn.weight[0, 8] = attn.c_attn.weight[1, 9] = 1.0  # k
+    attn.c_attn.weight[0, 16] = attn.c_proj.weight[0, 4] = model.lm_head.weight[0, 4] = 1.0
+    return HookedHF(model, check=False)
+
+
+def logit_zero(clean: Sequence[Sequence[int]], corrupted: Sequence[Sequence[int]]) -> Task:
+    """A task whose metric is logit 0, less logit 3 (which the toys leave at 0), at the last token."""
+    prompts = from_ids([list(row) for row in clean])
+    ids = torch.zeros(len(prompts), 1, 1, dtype=torch.long)
+    given = Answers(prompts.last[:, None], ids, ids + 3)
+    return Task("logit 0", prompts, given, metric("logit_diff"), corrupted=from_ids([list(row) for row in corrupted]))
+
+
 def _empty(shape: Shape) -> Any:
     """A decoder without norms and activation functions; token t is embedded as unit vector t, all else is zero."""
     model = Decoder(shape, norm=nn.Identity, act=nn.Identity()).eval().requires_grad_(False)

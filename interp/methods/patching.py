@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.candidates import Positions, candidates, cell_of, check_nodes, window_cells, window_sums
+from interp.candidates import Positions, cell_of, chosen_nodes, window_cells, window_sums
 from interp.cautions import cautions
 from interp.cells import Cell, Source
 from interp.circuit import BASES, Circuit, ScoreHeader, signed_score
-from interp.errors import InterpWarning, OptionError, check_choice
+from interp.errors import InterpWarning, OptionError
 from interp.intervention import Add
 from interp.metrics import Metric
 from interp.models.base import HookedModel
@@ -34,13 +34,12 @@ from interp.origin import provenance_of
 from interp.score_columns import UNITS, Columns, end_columns, joined, mean, score_columns
 from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
 from interp.site import Site
-from interp.sources import ABLATIONS, GaussianNoise, ablation_source
+from interp.sources import Direction, GaussianNoise, ablation_source, directions_of
 from interp.sweep import Engine, Sweep, sweep
 from interp.sweep_plan import REASONS
 from interp.tasks.base import Task
 from interp.tokens import Prompts
 
-Direction = Literal["denoising", "noising"]
 _Run = tuple[Prompts, Source, Tensor | None]  # base prompts, where values come from, noise on the base's embeddings
 
 
@@ -113,8 +112,8 @@ def patch(
         OptionError, TaskError, SiteError, MetricError: before anything runs.
     """
     setting = _Setting(model, task, checked_metrics(model, task, metrics), ablation, seed, engine or Engine())
-    ways = _directions(direction, setting)
-    chosen = _chosen(setting, nodes, positions)
+    ways = directions_of(task, direction, ablation)
+    chosen = chosen_nodes(model, task, nodes, positions)
     cells = [cell_of(node, task) for node in chosen]
     if window > 1:
         cells += window_cells(chosen, task, window, model.shape.n_layers)
@@ -142,30 +141,6 @@ def patch(
         chosen, scores=found_columns.scores, attributes=found_columns.attributes, tensors=found_columns.tensors,
         provenance=provenance,
     )  # fmt: skip
-
-
-def _chosen(setting: _Setting, nodes: str | Sequence[str] | Nodes, positions: Positions) -> Nodes:
-    """The candidates, once each is known to exist."""
-    model, task = setting.model, setting.task
-    if not isinstance(nodes, Nodes):
-        nodes = candidates(model, task, nodes, positions=positions)
-    elif positions != "all":
-        raise OptionError(f"positions={positions!r} beside ready nodes; give it to candidates() when making them.")
-    check_nodes(model, task, nodes)
-    return nodes
-
-
-def _directions(direction: str, setting: _Setting) -> tuple[Direction, ...]:
-    check_choice("direction", direction, ("denoising", "noising", "both"))
-    if not isinstance(setting.ablation, GaussianNoise):
-        check_choice("ablation", setting.ablation, ABLATIONS)
-    if setting.ablation == "counterfactual":
-        setting.task.require_corrupted()
-    if setting.has_counterpart:
-        return ("denoising", "noising") if direction == "both" else (direction,)  # type: ignore[return-value]
-    if direction == "denoising":
-        raise OptionError(f"ablation {setting.ablation!r} has no corrupted run to restore; use direction='noising'.")
-    return ("noising",)
 
 
 def _ends(setting: _Setting, scorer: Scorer, draws: Sequence[Tensor]) -> dict[str, Float[Tensor, "metric prompt"]]:

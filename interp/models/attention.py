@@ -40,6 +40,7 @@ class AttentionTaps:
         prefix: (layer, rows) -> keys and values [rows, kv_head, pos, d_head] that come before the ones computed.
         masks: per layer, the mask to use instead of the model's.
         seen: layer -> mask as the model made it.
+        options: layer -> keyword arguments of its attention function.
     """
 
     layers: Mapping[int, int]
@@ -48,6 +49,7 @@ class AttentionTaps:
     prefix: Callable[[int, int], tuple[Tensor, Tensor]] | None = None
     masks: Sequence[Tensor | None] | None = None
     seen: dict[int, Tensor | None] = field(default_factory=dict)
+    options: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def __call__(
         self, original: Callable[..., Any], module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, options: dict
@@ -56,7 +58,7 @@ class AttentionTaps:
         layer = self.layers.get(id(module))
         if layer is None:
             return original(module, q, k, v, mask, **options)
-        self.seen[layer] = mask
+        self.seen[layer], self.options[layer] = mask, options
         q, k, v = (self._heads(Site(kind, layer), x) for kind, x in (("q", q), ("k", k), ("v", v)))
         if self.prefix is not None:
             before_k, before_v = self.prefix(layer, k.shape[0])
@@ -98,17 +100,27 @@ def attention_pattern(
     options: Mapping[str, Any],
 ) -> Float[Tensor, "batch head dest src"]:
     """softmax(softcap(q k^T x scaling) + mask), the softmax in float32 as the families do."""
-    scaling = options.get("scaling")
-    scores = (q @ k.transpose(-1, -2)) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = (q @ k.transpose(-1, -2)) * scaling_of(options, q.shape[-1])
     softcap = options.get("softcap")
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is None and q.shape[2] > 1:
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
+        mask = causal(q.shape[2], k.shape[2], q.device)
     if mask is not None:
         lowest = torch.finfo(scores.dtype).min
         scores = scores.masked_fill(~mask, lowest) if mask.dtype == torch.bool else scores + mask
     return scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+
+
+def scaling_of(options: Mapping[str, Any], d_head: int) -> float:
+    """The factor of the scores, as given to the attention function."""
+    scaling = options.get("scaling")
+    return d_head**-0.5 if scaling is None else scaling
+
+
+def causal(n_dest: int, n_src: int, device: torch.device) -> Tensor:
+    """The plain causal mask [dest, src], for destinations at the end of the sources."""
+    return torch.ones(n_dest, n_src, dtype=torch.bool, device=device).tril(n_src - n_dest)
 
 
 _ACTIVE: ContextVar[AttentionTaps | None] = ContextVar("interp_attention_taps", default=None)

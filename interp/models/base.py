@@ -21,6 +21,7 @@ from torch import Tensor
 from interp.errors import InterventionError, MetricError, ModelError, OptionError, PromptError, SiteError
 from interp.intervention import Intervention
 from interp.models.runs import (
+    AttentionRule,
     Captured,
     Generation,
     Gradients,
@@ -29,6 +30,7 @@ from interp.models.runs import (
     Shape,
     Taps,
     Targets,
+    Watched,
     Wave,
 )
 from interp.regions import Layout
@@ -83,6 +85,14 @@ class HookedModel(ABC):
         self, prompts: Prompts, taps: Taps, max_new_tokens: int, use_cache: bool, options: dict[str, Any]
     ) -> tuple[list[list[int]], Int[Tensor, " batch"]]:
         """New ids of each row, and each row's left padding; taps are called in every forward."""
+
+    @abstractmethod
+    def attention_rules(self, prompts: Prompts) -> Sequence[AttentionRule]:
+        """How each layer turns queries and keys into attention probabilities on these prompts.
+
+        Raises:
+            SiteError: attention is not computed where that can be seen.
+        """
 
     @abstractmethod
     def module(self, name: Literal["embed", "final_norm", "unembed"]) -> torch.nn.Module:
@@ -205,6 +215,30 @@ class HookedModel(ABC):
 
         The model's grad flags and `.grad` fields stay as they are. A site without a path to the metric gets zeros.
         """
+        run = self.watch(prompts, metric, sites, interventions, logits=logits)
+        grads = torch.autograd.grad(run.values.sum(), list(run.sites.values()), allow_unused=True)
+        pairs = zip(run.sites.items(), grads, strict=True)
+        return Gradients(
+            run.values.detach(),
+            {site: x.detach().clone() for site, x in run.sites.items()},
+            {site: torch.zeros_like(x) if g is None else g for (site, x), g in pairs},
+        )
+
+    def watch(
+        self,
+        prompts: Any,
+        metric: Callable[[Float[Tensor, "batch target d_vocab"]], Float[Tensor, " batch"]],
+        sites: Sequence[Site | str],
+        interventions: Sequence[Intervention] = (),
+        *,
+        logits: Targets = "last",
+    ) -> Watched:
+        """A forward whose metric and sites keep their autograd graph, for gradients between any two of them.
+
+        Raises:
+            SiteError: no sites, or sites that do not exist.
+            MetricError: a metric without one differentiable value a prompt.
+        """
         prompts = self.check_prompts(prompts, logits)
         wanted = self.check_sites(sites)
         if not wanted:
@@ -220,20 +254,14 @@ class HookedModel(ABC):
             if result is None:
                 raise OptionError("logits='none' leaves a metric nothing to read; allowed: 'last', 'all', positions.")
             values = metric(result)
-            if values.shape != (len(prompts),):
-                raise MetricError(f"the metric gave shape {tuple(values.shape)}; one value a prompt is needed.")
-            if not values.requires_grad:
-                raise MetricError(
-                    "the metric does not depend on the logits in a differentiable way (accuracy, say, moves in steps); "
-                    "use one that does, such as logit_diff."
-                )
-            grads = torch.autograd.grad(values.sum(), [watched[s] for s in wanted], allow_unused=True)
-        filled = [torch.zeros_like(watched[s]) if g is None else g for s, g in zip(wanted, grads, strict=True)]
-        return Gradients(
-            values.detach(),
-            {s: watched[s].detach().clone() for s in wanted},
-            dict(zip(wanted, filled, strict=True)),
-        )
+        if values.shape != (len(prompts),):
+            raise MetricError(f"the metric gave shape {tuple(values.shape)}; one value a prompt is needed.")
+        if not values.requires_grad:
+            raise MetricError(
+                "the metric does not depend on the logits in a differentiable way (accuracy, say, moves in steps); "
+                "use one that does, such as logit_diff."
+            )
+        return Watched(prompts, values, {site: watched[site] for site in wanted})
 
     def generate(
         self,

@@ -5,7 +5,7 @@ registered attention function (`attention`). Hooks live in a ``with`` block and 
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from interp.errors import InterventionError, ModelError
+from interp.errors import InterventionError, ModelError, SiteError
 from interp.intervention import Intervention
-from interp.models.attention import ATTENTION_KINDS, AttentionTaps, tapped
+from interp.models.attention import ATTENTION_KINDS, AttentionTaps, causal, scaling_of, tapped
 from interp.models.base import HookedModel
 from interp.models.check import self_check
 from interp.models.families import Point, SiteMap
@@ -32,11 +32,11 @@ from interp.models.hooks import (
     skipped,
     suffix_mask,
 )
-from interp.models.runs import Captured, Identity, Shape, Tap, Taps, Targets, Wave
+from interp.models.runs import AttentionRule, Captured, Identity, Shape, Tap, Taps, Targets, Wave
 from interp.models.structure import drops, embedding_of, family_map, head_of, shape_of, submodule
 from interp.regions import Layout
 from interp.site import KINDS, Site
-from interp.tokens import Prompts
+from interp.tokens import Prompts, from_ids
 
 
 class HookedHF(HookedModel):
@@ -260,12 +260,8 @@ class HookedHF(HookedModel):
         width = ids.shape[1]
         key = (width, ids.device, *(m.config._attn_implementation for m in self._attentions[:1]))
         if key not in self._mask_cache:
-            positions = torch.arange(width, device=ids.device)[None]
-            state = Pass(Layout(positions[0, :1], positions[0, :1] + width), width)
-            with torch.no_grad(), self._hooked({}, state, masks=None) as active:
-                self._body(**self._inputs(ids, positions, torch.ones_like(ids)))
-            assert active is not None, "an attention option keeps the attention taps active"
-            self._mask_cache = {key: [active.seen[layer] for layer in range(self.shape.n_layers)]}
+            seen = self._attention_calls(from_ids(ids)).seen
+            self._mask_cache = {key: [seen[layer] for layer in range(self.shape.n_layers)]}
         return self._mask_cache[key]
 
     def resume(self, wave: Wave, taps: Taps) -> Float[Tensor, "rows pos d_model"]:
@@ -299,6 +295,32 @@ class HookedHF(HookedModel):
             yield
         finally:
             handle.remove()
+
+    def attention_rules(self, prompts: Prompts) -> list[AttentionRule]:
+        if not self._attentions:
+            raise SiteError(
+                f"{self.identity.name} ({self.family}) does not use transformers' attention interface, so its scores "
+                "cannot be computed from queries and keys; leave the QK fix out."
+            )
+        prompts = self.check_prompts(prompts)
+        calls = self._attention_calls(prompts)
+        return [self._rule(calls.seen[n], calls.options[n], prompts) for n in range(self.shape.n_layers)]
+
+    def _attention_calls(self, prompts: Prompts) -> AttentionTaps:
+        """What each attention function was given in a forward of these prompts."""
+        state = Pass(Layout(torch.zeros_like(prompts.lengths), prompts.lengths), prompts.ids.shape[1])
+        with torch.no_grad(), self._hooked({}, state, masks=None) as active:
+            self._body(**self._inputs(prompts.ids, prompts.position_ids, prompts.mask))
+        assert active is not None, "an attention option keeps the attention taps active"
+        return active
+
+    def _rule(self, mask: Tensor | None, options: Mapping[str, Any], prompts: Prompts) -> AttentionRule:
+        n = prompts.ids.shape[1]
+        visible = causal(n, n, prompts.ids.device)
+        if mask is not None:
+            visible = mask[..., :n] if mask.dtype == torch.bool else mask[..., :n] == 0
+        visible = visible.expand(len(prompts), 1, n, n)
+        return AttentionRule(visible, scaling_of(options, self.shape.d_head), options.get("softcap"))
 
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         return self._cap(self._head(resid))

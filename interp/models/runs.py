@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import SiteError
@@ -87,6 +88,46 @@ class Gradients:
     values: Float[Tensor, " batch"]
     activations: Mapping[Site, Tensor]
     gradients: Mapping[Site, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A forward pass that can be differentiated.
+
+    Attributes:
+        prompts: the prompts, as run.
+        values: the metric, one a prompt, with its graph.
+        sites: site -> activation, in the graph: the metric and later sites depend on it.
+    """
+
+    prompts: Prompts
+    values: Float[Tensor, " batch"]
+    sites: Mapping[Site, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRule:
+    """How one layer makes attention probabilities: softmax(softcap(q k^T scaling) + mask).
+
+    Attributes:
+        visible: which sources each destination sees, padding and sliding window included.
+        scaling: factor of the scores.
+        softcap: bound of the soft-capped scores, or None.
+    """
+
+    visible: Bool[Tensor, "batch 1 dest src"]
+    scaling: float
+    softcap: float | None = None
+
+    def scores(
+        self, q: Float[Tensor, "batch dest head d_head"], k: Float[Tensor, "batch src head d_head"]
+    ) -> Float[Tensor, "batch head dest src"]:
+        """Masked scores in at least float32; -inf where a destination does not see a source."""
+        wide = torch.promote_types(q.dtype, torch.float32)
+        scores = torch.einsum("bdhe,bshe->bhds", q.to(wide), k.to(wide)) * self.scaling
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        return scores.masked_fill(~self.visible, -torch.inf)
 
 
 @dataclass(frozen=True, eq=False)
