@@ -15,9 +15,9 @@ A model that cannot resume runs the same cells in full forwards (`engine="plain"
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, Int8
@@ -61,6 +61,11 @@ class Engine:
 
     def __post_init__(self) -> None:
         check_choice("engine", self.kind, ("auto", "wave", "plain"))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The same as keyword arguments of `sweep`."""
+        return {"engine" if name == "kind" else name: value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ FLOORS = [
     "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidates sources "
     "run_circuit node_sums qk_fix cotangents",
     "methods",
+    "verify",
     "evaluate readouts",
     "view run_folder demo cli",
 ]

@@ -35,7 +35,7 @@ from interp.score_columns import UNITS, Columns, end_columns, joined, mean, scor
 from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
 from interp.site import Site
 from interp.sources import Direction, GaussianNoise, ablation_source, directions_of
-from interp.sweep import Engine, Sweep, sweep
+from interp.sweep import Engine, sweep
 from interp.sweep_plan import REASONS
 from interp.tasks.base import Task
 from interp.tokens import Prompts
@@ -177,15 +177,8 @@ def _measure(
     setting: _Setting, scorer: Scorer, cells: Sequence[Cell], runs: Sequence[_Run], way: Direction
 ) -> _Measured:
     """Signed scores of the cells in one direction, averaged over draws of noise."""
-    engine = setting.engine
-    found: list[Sweep] = []
-    for base, source, noise in runs:
-        found.append(
-            sweep(
-                setting.model, base, source, cells, scorer, noise=noise, engine=engine.kind, memory=engine.memory,
-                skip_zeros=engine.skip_zeros, chunk_tokens=engine.chunk_tokens, progress=engine.progress,
-            )
-        )  # fmt: skip
+    options = setting.engine.options
+    found = [sweep(setting.model, base, source, cells, scorer, noise=noise, **options) for base, source, noise in runs]
     effects = torch.stack([one.effects for one in found]).double().mean(0).numpy()
     # A cell counts as not run only when no draw ran it.
     drawn = np.stack([one.reasons.numpy() for one in found])
