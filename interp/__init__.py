@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from interp.intervention import Resample as Resample
     from interp.intervention import Scale as Scale
     from interp.intervention import Zero as Zero
+    from interp.methods.attribution import attribute as attribute
     from interp.methods.patching import patch as patch
     from interp.metrics import metric as metric
     from interp.models.base import HookedModel as HookedModel
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from interp.tasks import make_task as make_task
     from interp.tasks import task as task
     from interp.tokens import Prompts as Prompts
+    from interp.verify import bound_missed as bound_missed
+    from interp.verify import verify as verify
 
 _WHERE = {
     "interp.candidates": "candidates",
@@ -61,6 +64,7 @@ _WHERE = {
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "faithfulness faithfulness_curve",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
+    "interp.methods.attribution": "attribute",
     "interp.methods.patching": "patch",
     "interp.metrics": "metric",
     "interp.models.base": "HookedModel Shape",
@@ -74,6 +78,7 @@ _WHERE = {
     "interp.sweep": "Engine",
     "interp.tasks": "Pair Task make_task task",
     "interp.tokens": "Prompts",
+    "interp.verify": "bound_missed verify",
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names.split()}
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tiny import EAGER_ONLY, F64, FAMILIES, answers, build, clean, hooked, hooked64
+from tiny import F64, FAMILIES, answers, build, clean, hooked, hooked64
 from torch import Tensor
 
 from interp.cotangents import needed_sites, walk
@@ -103,7 +103,6 @@ def test_the_magnitude_is_the_mean_over_drops_of_absolute_effects():
 
 
 def test_a_walk_in_eager_attention_equals_one_in_sdpa():
-    assert "gpt2" not in EAGER_ONLY
     eager = HookedHF(build("gpt2", attn_implementation="eager"))
     for site, stack in stacks(eager, drop=True).items():
         assert torch.allclose(stack.rows, stacks(hooked("gpt2"), drop=True)[site].rows, atol=1e-5), site

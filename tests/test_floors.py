@@ -15,7 +15,7 @@ FLOORS = [
     "run_circuit node_sums qk_fix cotangents",
     "methods",
     "verify",
-    "evaluate readouts",
+    "evaluate recall readouts",
     "view run_folder demo cli",
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}

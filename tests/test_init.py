@@ -9,7 +9,7 @@ PUBLIC = """
 Add Circuit Edit Engine GaussianNoise HookedModel InterpError InterpWarning Mean Node Nodes Pair Patch Point Prompts
 Resample Scale Shape Site SiteMap Task Zero attention_patterns candidates direct_logit_attribution faithfulness
 faithfulness_curve grow load load_circuit logit_lens make_task metric patch prune run_circuits save_circuit task
-threshold to_graphml to_networkx top_n
+threshold to_graphml to_networkx top_n attribute bound_missed verify
 """.split()
 
 

@@ -58,7 +58,7 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "qwen2": lambda **o: tr.Qwen2ForCausalLM(tr.Qwen2Config(**_GROUPED | o)),
     "qwen3": lambda **o: tr.Qwen3ForCausalLM(tr.Qwen3Config(**_OWN_HEADS | o)),
     "mistral": lambda **o: tr.MistralForCausalLM(tr.MistralConfig(**_GROUPED | {"sliding_window": WINDOW} | o)),
-    "gemma2": lambda **o: tr.Gemma2ForCausalLM(tr.Gemma2Config(**_GEMMA | o)),
+    "gemma2": lambda **o: tr.Gemma2ForCausalLM(tr.Gemma2Config(**_GEMMA | {"attn_implementation": "eager"} | o)),
     "gemma3": lambda **o: tr.Gemma3ForCausalLM(tr.Gemma3TextConfig(**_GEMMA | o)),
     "phi3": lambda **o: tr.Phi3ForCausalLM(tr.Phi3Config(**_GROUPED | o)),
     "olmo2": lambda **o: tr.Olmo2ForCausalLM(tr.Olmo2Config(**_GROUPED | o)),

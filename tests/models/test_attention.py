@@ -4,6 +4,7 @@ import oracle
 import pytest
 import torch
 from tiny import FAMILIES, G2, LG, LH, SLIDING, WINDOW, answers, build, clean, corrupted, hooked
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from interp.cells import Part, Source
 from interp.errors import ModelError
@@ -173,3 +174,9 @@ def test_an_implementation_that_hides_its_inside_is_refused_with_the_cure_also_a
     assert raw.config._attn_implementation == oracle.NAME
     raw.set_attn_implementation("sdpa")
     assert model.run(clean(), record=["q[0]"])["q[0]"].shape == (3, 9, 4, 8)
+
+
+def test_sdpa_with_a_soft_cap_is_refused_since_it_would_leave_it_out():
+    q = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(ModelError, match="soft-caps its scores, which sdpa.*attn_implementation='eager'"):
+        ALL_ATTENTION_FUNCTIONS["interp_sdpa"](hooked("llama")._attentions[0], q, q, q, None, softcap=50.0)

@@ -1,0 +1,67 @@
+"""How well a cheap ranking finds what matters: rank agreement, recall of the true top k, and what full recall costs.
+
+The cost of verified recall at k is what the estimates cost plus how many candidates must be patched, in order of the
+ranking, until the true top k are among them (in forward passes of a prompt; the oracle pays k). Its summary weighs k by
+1/k on a logarithmic scale: exp(sum_k ln C_k / k  /  sum_k 1/k).
+
+Source: Kramár et al. 2024 (arXiv 2403.00745), section 4.1.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from interp.errors import OptionError
+
+Values = Float[np.ndarray, " candidate"]
+
+
+def ranked(values: Values) -> Int64[np.ndarray, " candidate"]:
+    """Candidates by descending magnitude, ties by row; those not run (NaN) last."""
+    magnitude = np.where(np.isnan(values), -np.inf, np.abs(values))
+    return np.argsort(-magnitude, kind="stable")
+
+
+def rank_agreement(estimate: Values, truth: Values) -> float:
+    """Spearman's correlation of the magnitudes, over candidates that both know; NaN where one of them is constant."""
+    known = ~(np.isnan(estimate) | np.isnan(truth))
+    ranks = [_mean_ranks(np.abs(x[known])) for x in (estimate, truth)]
+    a, b = (x - x.mean() for x in ranks)
+    scale = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / scale) if scale else float("nan")
+
+
+def _mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Rank of each value, the mean of the ranks where values are equal."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[which]
+
+
+def recall(estimate: Values, truth: Values, k: int) -> float:
+    """Share of the true top k that are in the estimate's top k.
+
+    Raises:
+        OptionError: fewer than k candidates have a true effect other than 0.
+    """
+    found = set(ranked(estimate)[:k].tolist())
+    return len(found & set(_true_top(truth, k).tolist())) / k
+
+
+def recall_costs(order: Int64[np.ndarray, " candidate"], truth: Values, most: int) -> Int64[np.ndarray, " k"]:
+    """For k = 1 ... most, how many candidates in this order are patched until the true top k are among them."""
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(1, len(order) + 1)
+    return np.maximum.accumulate(place[_true_top(truth, most)])
+
+
+def summary_cost(costs: Float[np.ndarray, " k"] | Int64[np.ndarray, " k"]) -> float:
+    """The geometric mean of the costs for k = 1, 2, ..., with weights 1/k."""
+    weights = 1 / np.arange(1, len(costs) + 1)
+    return float(np.exp((np.log(costs) * weights).sum() / weights.sum()))
+
+
+def _true_top(truth: Values, k: int) -> Int64[np.ndarray, " k"]:
+    effective = int((np.nan_to_num(truth) != 0).sum())
+    if not 1 <= k <= effective:
+        raise OptionError(f"k={k}; allowed: 1 to {effective}, the candidates that have an effect.")
+    return ranked(truth)[:k]
