@@ -12,7 +12,8 @@ FLOORS = [
     "circuit_export circuit_import",
     "regions run_values intervention models",
     "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidates sources "
-    "run_circuit node_sums qk_fix cotangents",
+    "run_circuit node_sums qk_fix cotangents "
+    "frozen_norm written graph",
     "methods",
     "verify",
     "evaluate recall readouts",

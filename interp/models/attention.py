@@ -141,8 +141,8 @@ def _delegating(name: str) -> Callable[..., Any]:
     def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
         if name == "sdpa" and options.get("softcap") is not None:
             raise ModelError(
-                f"{type(module).__name__} soft-caps its scores, which sdpa attention leaves out without a word; load the "
-                "model with attn_implementation='eager'."
+                f"{type(module).__name__} soft-caps its scores, which sdpa attention leaves out without a word; "
+                "load the model with attn_implementation='eager'."
             )
         original = _eager_of(module) if name == "eager" else ALL_ATTENTION_FUNCTIONS[name]
         taps = _ACTIVE.get()

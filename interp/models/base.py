@@ -95,6 +95,16 @@ class HookedModel(ABC):
         """
 
     @abstractmethod
+    def project_heads(
+        self, layer: int, z: Float[Tensor, "*batch head d_head"]
+    ) -> Float[Tensor, "*batch piece d_model"]:
+        """The pieces that add up to `attn_proj`: each head's own and, last, the projection's bias.
+
+        Raises:
+            SiteError: the output projection is not known as one module.
+        """
+
+    @abstractmethod
     def module(self, name: Literal["embed", "final_norm", "unembed"]) -> torch.nn.Module:
         """A named part of the model: token embedding, final norm, unembedding."""
 

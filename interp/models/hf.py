@@ -322,6 +322,23 @@ class HookedHF(HookedModel):
         visible = visible.expand(len(prompts), 1, n, n)
         return AttentionRule(visible, scaling_of(options, self.shape.d_head), options.get("softcap"))
 
+    def project_heads(
+        self, layer: int, z: Float[Tensor, "*batch head d_head"]
+    ) -> Float[Tensor, "*batch piece d_model"]:
+        before, after = self._point("z"), self._point("attn_proj")
+        if before is None or after is None or before.path != after.path:
+            raise SiteError(
+                f"{self.identity.name} ({self.family}): the site map gives z and attn_proj at different modules, so no "
+                "head can be projected alone; map both to the output projection."
+            )
+        projection = self._blocks[layer].get_submodule(before.path)
+        n_heads, d_head = z.shape[-2:]
+        rows = z.reshape(-1, n_heads, 1, d_head)
+        alone = rows * torch.eye(n_heads, dtype=z.dtype, device=z.device)[:, :, None]  # [row, head, head, d_head]
+        bias = projection(z.new_zeros(1, 1, n_heads * d_head))
+        heads = projection(alone.flatten(2)) - bias
+        return torch.cat([heads, bias.expand(len(heads), 1, -1)], 1).unflatten(0, z.shape[:-2])
+
     def unembed(self, resid: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         return self._cap(self._head(resid))
 

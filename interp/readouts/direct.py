@@ -8,8 +8,8 @@ The last residual is a sum over everything that wrote into it, and with its scal
 holds exactly, before a final soft-cap. Where a norm stands between attention and residual (Gemma, OLMo-2), the heads'
 parts go through that norm at the scale it used on their sum.
 
-Weights are never read, so quantised and adapted models work: a head goes through the output projection alone by
-patching `z`, and the unembedding's rows come as gradients.
+Weights are never read, so quantised and adapted models work: a head goes through the output projection alone, and the
+unembedding's rows come as gradients.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import MetricError, ModelError, OptionError
-from interp.intervention import Patch
+from interp.frozen_norm import freeze, freeze_module, tolerance, wide
 from interp.metrics import Answers, LogitDiff
 from interp.models.base import HookedModel, frozen
-from interp.readouts.frozen import freeze, freeze_module, probes, tolerance, wide
 from interp.readouts.lens import Unit, unit_of
 from interp.site import Site
 from interp.table import Table
-from interp.tokens import Prompts, from_ids
+from interp.tokens import Prompts
+from interp.written import post_norm_of_probes
 
 EMBED, FINAL = Site("embed"), Site("resid_final")
 
@@ -177,41 +176,13 @@ def _written(model: HookedModel, at: Mapping[Site, Tensor]) -> Iterator[Float[Te
     """What is added to the residual: the embedding, then layer by layer the heads, the attention's bias, the MLP."""
     layers = range(model.shape.n_layers)
     yield wide(at[EMBED])[:, None]
-    alone = _heads_alone(model, [at[Site("z", layer)] for layer in layers])
-    probed = _post_norm_probed(model, at[Site("attn_proj", 0)])
+    probed = post_norm_of_probes(model, at[Site("attn_proj", 0)])
     for layer in layers:
         before, after = at[Site("attn_proj", layer)], at[Site("attn_out", layer)]
         norm = freeze(probed[layer], before, after, f"the norm after attention in layer {layer}")
-        heads, bias = wide(alone[layer]).split([model.shape.n_heads, 1], 1)
-        pieces = norm.linear(torch.cat([heads - bias, bias], 1))
+        pieces = norm.linear(wide(model.project_heads(layer, at[Site("z", layer)])))
         pieces[:, -1] += norm.bias
         yield torch.cat([pieces, wide(at[Site("mlp_out", layer)])[:, None]], 1)
-
-
-def _heads_alone(
-    model: HookedModel, z: Sequence[Float[Tensor, "row head d_head"]]
-) -> list[Float[Tensor, "row piece d_model"]]:
-    """Each layer's `attn_proj` of every head alone and, as the last piece, of no head: the projection's bias.
-
-    All come from one forward over one-token prompts, one a row and piece, whose `z` is replaced in every layer.
-    """
-    n_rows, n_heads = z[0].shape[:2]
-    patches = []
-    for layer, heads in enumerate(z):
-        chosen = torch.eye(n_heads + 1, n_heads).to(heads)  # the last row chooses no head
-        alone = torch.einsum("rhd,ph->rphd", heads, chosen)
-        patches.append(Patch(Site("z", layer), source=rearrange(alone, "row piece head d -> (row piece) 1 head d")))
-    sites = model.sites("attn_proj")
-    run = model.run(from_ids([[0]] * (n_rows * (n_heads + 1))), patches, sites, logits="none")
-    return [rearrange(run[site], "(row piece) 1 d -> row piece d", row=n_rows) for site in sites]
-
-
-def _post_norm_probed(model: HookedModel, like: Float[Tensor, "row d_model"]) -> list[Float[Tensor, "3 d_model"]]:
-    """Each layer's `attn_out` where `attn_proj` is a probe: the probes themselves where no norm stands between."""
-    source = probes(like)[:, None]
-    patches = [Patch(site, source=source) for site in model.sites("attn_proj")]
-    run = model.run(from_ids([[0]] * len(source)), patches, model.sites("attn_out"), logits="none")
-    return [run[site][:, 0] for site in model.sites("attn_out")]
 
 
 def _logit_reader(

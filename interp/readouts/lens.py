@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import OptionError, check_choice
+from interp.frozen_norm import freeze_module
 from interp.models.base import HookedModel
-from interp.readouts.frozen import freeze_module
 from interp.site import Site
 from interp.table import Table
 from interp.tokens import Prompts, token_strings
