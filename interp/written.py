@@ -18,20 +18,26 @@ def written_sites(model: HookedModel) -> list[Site]:
     return [Site("embed"), *model.sites("z", "attn_proj", "attn_out", "mlp_out")]
 
 
+@torch.no_grad()
 def written(model: HookedModel, cache: Mapping[Site, Tensor]) -> Float[Tensor, "writer batch pos d_model"]:
-    """Every writer's output, in the order of `interp.graph`: the input, then layer by layer its heads and its MLP.
-
-    Where a norm stands between attention and residual (Gemma, OLMo-2), a head's part goes through that norm at the
-    scale of this run, so that heads (and the projection's bias, which is no writer's) add up to `attn_out` everywhere.
-    """
+    """Every writer's output, in the order of `interp.graph`: the input, then layer by layer its heads and its MLP."""
     pieces = [cache[Site("embed")][None]]
     for layer in range(model.shape.n_layers):
-        heads = model.project_heads(layer, cache[Site("z", layer)]).movedim(-2, 0)[:-1]
-        before, after = cache[Site("attn_proj", layer)], cache[Site("attn_out", layer)]
-        if not torch.equal(before, after):
-            heads = _through_norm(model, layer, heads, before, after)
-        pieces += [heads, cache[Site("mlp_out", layer)][None]]
+        pieces += [heads_written(model, layer, cache), cache[Site("mlp_out", layer)][None]]
     return torch.cat(pieces)
+
+
+def heads_written(
+    model: HookedModel, layer: int, cache: Mapping[Site, Tensor]
+) -> Float[Tensor, "head batch pos d_model"]:
+    """What each head of a layer adds to the residual stream; the projection's bias is no head's.
+
+    Where a norm stands between attention and residual (Gemma, OLMo-2), a head's part goes through that norm at the
+    scale of this run, so that the heads add up to `attn_out` in every run.
+    """
+    heads = model.project_heads(layer, cache[Site("z", layer)]).movedim(-2, 0)[:-1]
+    before, after = cache[Site("attn_proj", layer)], cache[Site("attn_out", layer)]
+    return heads if torch.equal(before, after) else _through_norm(model, layer, heads, before, after)
 
 
 def _through_norm(

@@ -13,7 +13,7 @@ FLOORS = [
     "regions run_values intervention models",
     "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidates sources "
     "run_circuit node_sums qk_fix cotangents "
-    "frozen_norm written graph",
+    "frozen_norm written graph run_edges",
     "methods",
     "verify",
     "evaluate recall readouts",

@@ -10,6 +10,7 @@ built on them here, once, so that all backends obey the same laws:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -93,6 +94,10 @@ class HookedModel(ABC):
         Raises:
             SiteError: attention is not computed where that can be seen.
         """
+
+    @abstractmethod
+    def block_alone(self, layer: int) -> AbstractContextManager[None]:
+        """Within, all other blocks hand their input on, so that `run` runs this one on the residual patched into it."""
 
     @abstractmethod
     def project_heads(

@@ -6,7 +6,7 @@ registered attention function (`attention`). Hooks live in a ``with`` block and 
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -321,6 +321,9 @@ class HookedHF(HookedModel):
             visible = mask[..., :n] if mask.dtype == torch.bool else mask[..., :n] == 0
         visible = visible.expand(len(prompts), 1, n, n)
         return AttentionRule(visible, scaling_of(options, self.shape.d_head), options.get("softcap"))
+
+    def block_alone(self, layer: int) -> AbstractContextManager[None]:
+        return skipped([*self._blocks[:layer], *self._blocks[layer + 1 :]], self._block_returns_tuple)
 
     def project_heads(
         self, layer: int, z: Float[Tensor, "*batch head d_head"]

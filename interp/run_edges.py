@@ -1,0 +1,248 @@
+"""Running an edge circuit: each reader sees the kept edges' writers as they run, the others as the ablation has them.
+
+Every reader v reads the residual stream with its own correction,
+
+    input(v) = stream + sum over edges u -> v outside the circuit of (a_u(ablation) - a_u(this run)),
+
+where the stream holds all writers of this run. So the full graph is the model and the empty graph, with the
+counterfactual ablation, the corrupted run. The blocks run one at a time: queries, keys and values from each reader's
+own input, then the heads from these, then the MLP from its own input.
+
+Source: the edge view of Syed et al. 2023 (arXiv 2310.10348) and Hanna et al. 2024 (2403.17806).
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from interp.errors import CircuitError, ModelError, OptionError, check_choice
+from interp.frozen_norm import tolerance
+from interp.graph import Graph
+from interp.intervention import Edit, Patch
+from interp.metrics import Metric
+from interp.models.base import HookedModel
+from interp.run_circuit import CircuitRuns
+from interp.scoring import Scorer, checked_metrics, clean_reference
+from interp.site import Site
+from interp.sources import ABLATIONS, ablation_source
+from interp.tasks.base import Task
+from interp.tokens import Prompts
+from interp.written import heads_written, written, written_sites
+
+
+class _Enough(Exception):  # noqa: N818 - no error: ends a forward pass once its queries, keys and values are known
+    pass
+
+
+class _Ablated(NamedTuple):
+    """What every writer writes in the ablation, and what is in the stream before each layer that no writer wrote."""
+
+    written: Float[Tensor, "writer prompt pos d_model"]
+    rest: Float[Tensor, "layer d_model"]
+
+
+def run_edge_circuits(
+    model: HookedModel,
+    task: Task,
+    graph: Graph,
+    kept: Bool[np.ndarray, "circuit edge"],
+    *,
+    metrics: str | Metric | Sequence[str | Metric] = (),
+    ablation: str = "counterfactual",
+    seed: int = 0,
+    rows: int = 16,
+) -> CircuitRuns:
+    """Run edge circuits on the task's clean prompts.
+
+    Args:
+        kept: one row a circuit, one column an edge of the graph (structural edges say nothing here).
+        metrics: names or metrics; the task's own when none is given.
+        ablation: ``"counterfactual"``, ``"zero"`` (a writer writes nothing), ``"mean"``, ``"mean_by_position"`` or
+            ``"resample"``.
+        seed: of the donors of ``"resample"``.
+        rows: circuits x prompts in one pass.
+
+    Raises:
+        CircuitError: masks that do not fit.
+        SiteError, TaskError, MetricError, OptionError: what cannot be run.
+    """
+    if kept.ndim != 2 or not len(kept) or kept.shape[1] != len(graph.edges):
+        raise CircuitError(f"masks have shape {kept.shape}; [circuit, {len(graph.edges)}] is needed.")
+    if rows < 1:
+        raise OptionError(f"rows={rows}; allowed: 1 and more.")
+    chosen = checked_metrics(model, task, metrics)
+    scorer = Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
+    found = torch.full((len(chosen), len(kept), len(task)), torch.nan, dtype=torch.float64)
+    with torch.no_grad():
+        for start in range(0, len(task), rows):
+            prompts = list(range(start, min(start + rows, len(task))))
+            ablated = _ablated(model, task, ablation, prompts, seed)
+            at_once = max(rows // len(prompts), 1)
+            for first in range(0, len(kept), at_once):
+                masks = kept[first : first + at_once, : graph.n_scored]
+                values = _run(model, task.clean[prompts], graph, masks, ablated, scorer, prompts)
+                found[:, first : first + at_once, start : start + len(prompts)] = values
+    return CircuitRuns(found, ())
+
+
+def _ablated(model: HookedModel, task: Task, ablation: str, rows: list[int], seed: int) -> _Ablated:
+    """Writers' values in the ablation for some prompts."""
+    layers = range(model.shape.n_layers)
+    streams = [Site("resid_pre", layer) for layer in layers] + [Site("resid_post", layers[-1])]
+    clean = model.run(task.clean[rows], record=[*written_sites(model), *streams], logits="none")
+    own = written(model, clean.cache)
+    rest = _biases(model, own)
+    sums = own.cumsum(0)[:: model.shape.n_heads + 1]  # of the writers before each layer, and of all
+    missing = float((torch.stack([clean[s] for s in streams]) - sums - rest[:, None, None]).abs().max())
+    if missing > tolerance(own) * float(own.abs().max()):
+        raise ModelError(
+            f"the components of {model.identity.name} ({model.family}) do not add up to its residual stream: off by "
+            f"{missing:.1e}, so its edges cannot be run; check the site map, or a scaled residual stream."
+        )
+    check_choice("ablation", ablation, ABLATIONS)
+    if ablation == "zero":
+        return _Ablated(torch.zeros_like(own), rest)
+    if ablation.startswith("mean"):
+        means = _means(model, task, by_position=ablation == "mean_by_position")
+        return _Ablated(means[:, None, : own.shape[2]].expand_as(own), rest)
+    source = ablation_source(model, task, ablation, [], seed).prompts
+    assert source is not None, "this ablation takes its values from other prompts"
+    run = model.run(source[rows], record=written_sites(model), logits="none")
+    return _Ablated(written(model, run.cache), rest)
+
+
+def _biases(model: HookedModel, like: Tensor) -> Float[Tensor, "layer d_model"]:
+    """The attention biases in the stream before each layer and, last, at the end."""
+    nothing = like.new_zeros(1, model.shape.n_heads, model.shape.d_head)
+    each = [model.project_heads(layer, nothing)[0, -1] for layer in range(model.shape.n_layers)]
+    return torch.stack([torch.zeros_like(each[0]), *each]).cumsum(0)
+
+
+def _means(model: HookedModel, task: Task, *, by_position: bool) -> Float[Tensor, "writer pos d_model"]:
+    """Means over the task's clean prompts without padding; where there is an attention sink, by position there."""
+    counts = task.clean.mask.sum(0).to(model.device)[:, None]
+    each = []
+    for row in range(len(task)):
+        one = task.clean[[row]]
+        own = written(model, model.run(one, record=written_sites(model), logits="none").cache)[:, 0]
+        each.append(torch.nn.functional.pad(own, (0, 0, 0, len(counts) - own.shape[1])))
+    sums = torch.stack(each).sum(0)
+    if by_position:
+        return sums / counts
+    skip = int(model.has_sink)
+    overall = sums[:, skip:].sum(1, keepdim=True) / counts[skip:].sum()
+    return torch.cat([sums[:, :skip] / counts[:skip], overall.expand(-1, len(counts) - skip, -1)], 1)
+
+
+def _run(
+    model: HookedModel,
+    prompts: Prompts,
+    graph: Graph,
+    kept: Bool[np.ndarray, "circuit edge"],
+    ablated: _Ablated,
+    scorer: Scorer,
+    members: list[int],
+) -> Float[Tensor, "metric circuit prompt"]:
+    """Metrics of circuits on prompts, all as rows of one batch, circuit by circuit."""
+    n_circuits, n_prompts = len(kept), len(prompts)
+    rows = [p for _ in range(n_circuits) for p in range(n_prompts)]
+    batch = prompts[rows]
+    removed = iter(_removed(graph, kept, ablated.written))
+    other, rest = ablated.written[:, rows], ablated.rest
+    live = torch.empty_like(other)
+    live[0] = _embedded(model, batch)
+    for layer in range(graph.n_layers):
+        seen = graph.seen_by_attention(layer)
+        stream = rest[layer] + live[:seen].sum(0)
+        inputs = stream + _corrections(next(removed), other[:seen] - live[:seen], n_circuits)
+        heads, middle = _attention(model, batch, layer, stream, inputs, graph)
+        live[seen : seen + graph.n_heads] = heads
+        seen_by_mlp = graph.seen_by_mlp(layer)
+        at = Site("resid_mid" if graph.serial else "resid_pre", layer)
+        read = middle if graph.serial else stream
+        correction = _corrections(next(removed), other[:seen_by_mlp] - live[:seen_by_mlp], n_circuits)[0]
+        out = Site("mlp_out", layer)
+        with model.block_alone(layer):
+            live[seen + graph.n_heads] = model.run(batch, [Patch(at, read + correction)], [out], logits="none")[out]
+    stream = rest[-1] + live.sum(0) + _corrections(next(removed), other - live, n_circuits)[0]
+    final = model.module("final_norm")(stream)
+    numbers = torch.tensor([members[p] for p in rows], device=final.device)
+    return scorer(final, numbers).unflatten(1, (n_circuits, n_prompts)).cpu().double()
+
+
+def _embedded(model: HookedModel, prompts: Prompts) -> Float[Tensor, "row pos d_model"]:
+    embed = Site("embed")
+    with model.block_alone(0):
+        return model.run(prompts, record=[embed], logits="none")[embed]
+
+
+def _removed(
+    graph: Graph, kept: Bool[np.ndarray, "circuit edge"], like: Tensor
+) -> list[Float[Tensor, "circuit reader writer"]]:
+    """1 where an edge is outside the circuit, in blocks of readers that see the same writers, in forward order."""
+    shapes = []
+    for layer in range(graph.n_layers):
+        shapes += [(graph.readers_a_layer, graph.seen_by_attention(layer)), (1, graph.seen_by_mlp(layer))]
+    shapes.append((1, len(graph.writers)))
+    blocks = np.split(~kept, np.cumsum([a * b for a, b in shapes])[:-1], axis=1)
+    return [
+        torch.from_numpy(block.reshape(len(kept), *shape)).to(like) for block, shape in zip(blocks, shapes, strict=True)
+    ]
+
+
+def _corrections(
+    removed: Float[Tensor, "circuit reader writer"],
+    changes: Float[Tensor, "writer row pos d_model"],
+    n_circuits: int,
+) -> Float[Tensor, "reader row pos d_model"]:
+    """Per reader and row, the sum of the changes of its removed writers."""
+    by_circuit = changes.unflatten(1, (n_circuits, -1)).movedim(1, 0).flatten(2)  # circuit, writer, everything else
+    return (removed @ by_circuit).movedim(0, 1).reshape(-1, *changes.shape[1:])
+
+
+def _attention(
+    model: HookedModel,
+    prompts: Prompts,
+    layer: int,
+    stream: Float[Tensor, "row pos d_model"],
+    inputs: Float[Tensor, "reader row pos d_model"],
+    graph: Graph,
+) -> tuple[Float[Tensor, "head row pos d_model"], Float[Tensor, "row pos d_model"]]:
+    """What the heads write when each reader has its own input, and the stream with it."""
+    n_rows, h, k = len(prompts), graph.n_heads, graph.n_kv_heads
+    found = _queries_keys_values(model, prompts[list(range(n_rows)) * len(inputs)], layer, inputs.flatten(0, 1))
+    starts = {"q": 0, "k": h, "v": h + k}
+    patches = []
+    for kind, first in starts.items():
+        each = found[kind].unflatten(0, (len(inputs), n_rows))  # reader, row, pos, head, d_head
+        size = each.shape[3]
+        own = each[torch.arange(first, first + size), :, :, torch.arange(size)]  # head first
+        patches.append(Patch(Site(kind, layer), own.movedim(0, 2)))
+    z, before, after = (Site(kind, layer) for kind in ("z", "attn_proj", "attn_out"))
+    with model.block_alone(layer):
+        run = model.run(prompts, [Patch(Site("resid_pre", layer), stream), *patches], [z, before, after], logits="none")
+    return heads_written(model, layer, run.cache), stream + run[after]
+
+
+def _queries_keys_values(
+    model: HookedModel, prompts: Prompts, layer: int, resid: Float[Tensor, "row pos d_model"]
+) -> dict[str, Float[Tensor, "row pos head d_head"]]:
+    """Queries, keys and values of one block on given residuals; the rest of the forward pass is not run."""
+    found: dict[str, Tensor] = {}
+
+    def take(kind: str, x: Tensor) -> Tensor:
+        found[kind] = x.clone()
+        if len(found) == 3:
+            raise _Enough
+        return x
+
+    edits = [Edit(Site(kind, layer), function=partial(take, kind)) for kind in "qkv"]
+    with model.block_alone(layer), suppress(_Enough):
+        model.run(prompts, [Patch(Site("resid_pre", layer), resid), *edits], logits="none")
+    return found
