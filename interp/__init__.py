@@ -19,10 +19,15 @@ if TYPE_CHECKING:
     from interp.circuit_ops import prune as prune
     from interp.circuit_ops import threshold as threshold
     from interp.circuit_ops import top_n as top_n
+    from interp.curves import circuit_areas as circuit_areas
+    from interp.curves import faithfulness_curve as faithfulness_curve
     from interp.errors import InterpError as InterpError
     from interp.errors import InterpWarning as InterpWarning
     from interp.evaluate import faithfulness as faithfulness
-    from interp.evaluate import faithfulness_curve as faithfulness_curve
+    from interp.evaluate import faithfulness_of_complement as faithfulness_of_complement
+    from interp.evaluate import minimality as minimality
+    from interp.evaluate import necessity as necessity
+    from interp.evaluate import sufficiency as sufficiency
     from interp.intervention import Add as Add
     from interp.intervention import Edit as Edit
     from interp.intervention import Mean as Mean
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from interp.intervention import Scale as Scale
     from interp.intervention import Zero as Zero
     from interp.methods.attribution import attribute as attribute
+    from interp.methods.edges import attribute_edges as attribute_edges
     from interp.methods.patching import patch as patch
     from interp.metrics import metric as metric
     from interp.models.base import HookedModel as HookedModel
@@ -62,9 +68,11 @@ _WHERE = {
     "interp.circuit_files": "load_circuit save_circuit",
     "interp.circuit_ops": "grow prune threshold top_n",
     "interp.errors": "InterpError InterpWarning",
-    "interp.evaluate": "faithfulness faithfulness_curve",
+    "interp.curves": "circuit_areas faithfulness_curve",
+    "interp.evaluate": "faithfulness faithfulness_of_complement minimality necessity sufficiency",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
     "interp.methods.attribution": "attribute",
+    "interp.methods.edges": "attribute_edges",
     "interp.methods.patching": "patch",
     "interp.metrics": "metric",
     "interp.models.base": "HookedModel Shape",

@@ -15,7 +15,8 @@ import torch
 
 from interp.circuit import Circuit, Score, ScoreHeader
 from interp.circuit_ops import top_n
-from interp.evaluate import Faithfulness, faithfulness, faithfulness_curve
+from interp.curves import faithfulness_curve
+from interp.evaluate import Faithfulness, faithfulness
 from interp.methods.patching import patch
 from interp.metrics import metric
 from interp.models.base import HookedModel

@@ -1,26 +1,37 @@
-"""Is a circuit any good? Faithfulness: how much of the behaviour is left when everything else is ablated.
+"""Is a circuit any good? How much of the behaviour four runs of it keep, against random circuits of its size.
 
-    faithfulness = (m(circuit) - m(empty)) / (m(model) - m(empty))
+With m_full the model's metric and m_empty that of the run in which the whole universe is ablated, a run's recovery is
 
-where m(circuit) is the clean run with the complement ablated and m(empty) the run with the whole universe ablated (the
-quotient of the means over prompts, so 1 is the model and 0 the empty circuit; it may leave [0, 1]). A denominator too
-small to divide by gives NaN with the reason. Random circuits of the same size are the control to be beaten.
+    R = (m(run) - m_empty) / (m_full - m_empty)       quotient of the means over prompts; it may leave [0, 1]
+
+and the runs are (specs differ in the words; Wang et al. 2023, Marks et al. 2024, Hanna et al. 2024):
+
+    faithfulness                 complement ablated in the clean run              ideal 1
+    faithfulness_of_complement   circuit ablated in the clean run                 ideal 0 (Marks: completeness)
+    necessity                    1 - faithfulness_of_complement                   ideal 1
+    sufficiency                  circuit restored in the corrupted run            ideal 1
+
+The four agree only where components do not interact. A circuit with edges is run by its edges (`interp.run_edges`), one
+without by its nodes (`interp.run_circuit`). A denominator too small to divide by gives NaN with the reason.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.circuit import Circuit
-from interp.circuit_ops import Rank, top_n
-from interp.errors import OptionError
+from interp.circuit import Circuit, Rows
+from interp.edges import structural
+from interp.errors import CircuitError, OptionError
+from interp.graph import Graph, component_graph
 from interp.metrics import Metric
 from interp.models.base import HookedModel
+from interp.nodes import rows_in
 from interp.recovery import bootstrap, recovery
-from interp.run_circuit import run_circuits
+from interp.run_circuit import CircuitRuns, run_circuits
+from interp.run_edges import run_edge_circuits
 from interp.scoring import checked_metrics
 from interp.table import Table
 from interp.tasks.base import Task
@@ -28,15 +39,15 @@ from interp.tasks.base import Task
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness:
-    """A circuit's faithfulness, with what it was computed from.
+    """How much of the behaviour a circuit's run keeps, with what it was computed from.
 
     Attributes:
-        value: faithfulness; NaN where undefined, and then `reason` says why.
+        value: the recovery that `measure` names; NaN where undefined, and then `reason` says why.
         low, high: 95 % bootstrap interval over prompts.
-        random: faithfulness of random circuits with as many nodes.
-        size: nodes kept, of `universe` candidates.
+        random: the same of random circuits with as many members.
+        size: members kept, of `universe` candidates; `over` says whether these are nodes or edges.
         circuit, model, empty: the metric per prompt of the three runs.
-        outside: sites without candidates, which ran as they are.
+        outside: what has no candidate and ran as it is.
         metric, ablation: what was measured, and what replaced the rest.
     """
 
@@ -53,15 +64,18 @@ class Faithfulness:
     outside: tuple[str, ...]
     metric: str
     ablation: str
+    measure: str = "faithfulness"
+    over: Rows = "nodes"
 
     def __str__(self) -> str:
+        name = self.measure.replace("_", " ")
         if self.reason:
-            return f"faithfulness undefined: {self.reason}"
+            return f"{name} undefined: {self.reason}"
         better = sum(self.value > other for other in self.random)
         versus = f"; above {better} of {len(self.random)} random circuits of its size" if self.random else ""
         return (
-            f"faithfulness {self.value:.2f} [{self.low:.2f}, {self.high:.2f}] with {self.size} of {self.universe} nodes"
-            f"{versus} ({self.metric}, {self.ablation} ablation)"
+            f"{name} {self.value:.2f} [{self.low:.2f}, {self.high:.2f}] with {self.size} of {self.universe} "
+            f"{self.over}{versus} ({self.metric}, {self.ablation} ablation)"
         )
 
 
@@ -75,33 +89,166 @@ def faithfulness(
     random: int = 20,
     seed: int = 0,
 ) -> Faithfulness:
-    """Faithfulness of the circuit's kept nodes, beside random circuits of its size.
+    """Recovery of the clean run in which everything but the circuit is ablated.
 
     Args:
         metric: its name, or the metric; the task's own when None.
         ablation: what replaces everything else; see `run_circuits`.
-        random: how many random circuits; drawn among the universe's nodes without the circuit's own scores.
+        random: how many random circuits; drawn among the universe's members without the circuit's own scores.
         seed: of the draw, the donors and the bootstrap.
 
     Raises:
-        CircuitError, SiteError, TaskError, MetricError, OptionError: what `run_circuits` cannot run.
+        CircuitError, SiteError, TaskError, MetricError, OptionError: what cannot be run.
     """
-    (used,) = checked_metrics(model, task, metric or ())
-    own = circuit.kept_nodes
-    masks = np.stack([own, np.ones_like(own), np.zeros_like(own), *random_masks(own, random, seed)])
-    runs = run_circuits(model, task, circuit, masks, metrics=[used], ablation=ablation, seed=seed)
-    values = runs.values[0]
-    full, empty = values[1], values[2]
-    shares = recovery(values, full, empty)
-    low, high = bootstrap(values[:1] - empty, seed=seed, over=full - empty)
-    return Faithfulness(
-        float(shares.value[0]), float(low[0]), float(high[0]), shares.reason, tuple(shares.value[3:].tolist()),
-        int(own.sum()), len(own), values[0], full, empty, runs.outside, used.name, ablation,
+    return _judged(model, task, circuit, "faithfulness", metric, ablation, random, seed)
+
+
+def faithfulness_of_complement(
+    model: HookedModel,
+    task: Task,
+    circuit: Circuit,
+    *,
+    metric: str | Metric | None = None,
+    ablation: str = "counterfactual",
+    random: int = 20,
+    seed: int = 0,
+) -> Faithfulness:
+    """Recovery of the clean run in which the circuit itself is ablated; ideally 0. Arguments as `faithfulness`."""
+    return _judged(model, task, circuit, "faithfulness_of_complement", metric, ablation, random, seed)
+
+
+def necessity(
+    model: HookedModel,
+    task: Task,
+    circuit: Circuit,
+    *,
+    metric: str | Metric | None = None,
+    ablation: str = "counterfactual",
+    random: int = 20,
+    seed: int = 0,
+) -> Faithfulness:
+    """Share of the behaviour lost when the circuit is ablated in the clean run. Arguments as `faithfulness`."""
+    found = _judged(model, task, circuit, "faithfulness_of_complement", metric, ablation, random, seed)
+    return replace(
+        found, value=1 - found.value, low=1 - found.high, high=1 - found.low, measure="necessity",
+        random=tuple(1 - value for value in found.random),
     )  # fmt: skip
 
 
-def random_masks(kept: Bool[np.ndarray, " node"], count: int, seed: int) -> list[Bool[np.ndarray, " node"]]:
-    """Random circuits with as many nodes as `kept`.
+def sufficiency(
+    model: HookedModel,
+    task: Task,
+    circuit: Circuit,
+    *,
+    metric: str | Metric | None = None,
+    random: int = 20,
+    seed: int = 0,
+) -> Faithfulness:
+    """Recovery of the corrupted run in which the circuit has its clean values. Arguments as `faithfulness`."""
+    return _judged(model, task, circuit, "sufficiency", metric, "counterfactual", random, seed)
+
+
+def _judged(
+    model: HookedModel,
+    task: Task,
+    circuit: Circuit,
+    measure: str,
+    metric: str | Metric | None,
+    ablation: str,
+    random: int,
+    seed: int,
+) -> Faithfulness:
+    """The recovery of one kind of run, of the circuit and of random ones."""
+    members = _Members(model, circuit)
+    own = members.own
+    masks = np.stack([own, *random_masks(own, random, seed)])
+    (used,) = checked_metrics(model, task, metric or ())
+    if measure == "sufficiency":
+        task = replace(task, clean=task.require_corrupted(), corrupted=task.clean)
+    runs = members.run(task, _ends(masks if measure == "faithfulness" else ~masks), used, ablation=ablation, seed=seed)
+    full, empty, values = runs.values[0][0], runs.values[0][1], runs.values[0][2:]
+    if measure == "sufficiency":  # there the corrupted run changes nothing, and everything is restored at the other end
+        full, empty = empty, full
+    shares = recovery(values, full, empty)
+    low, high = bootstrap(values[:1] - empty, seed=seed, over=full - empty)
+    return Faithfulness(
+        float(shares.value[0]), float(low[0]), float(high[0]), shares.reason, tuple(shares.value[1:].tolist()),
+        int(own.sum()), len(own), values[0], full, empty, runs.outside, used.name, ablation, measure, members.over,
+    )  # fmt: skip
+
+
+def _ends(masks: Bool[np.ndarray, "circuit member"]) -> Bool[np.ndarray, "more member"]:
+    """The masks after those of everything and of nothing."""
+    return np.concatenate([np.ones_like(masks[:1]), np.zeros_like(masks[:1]), masks])
+
+
+class _Members:
+    """What a circuit's membership is about, and how circuits over it are run.
+
+    Attributes:
+        over: ``"edges"`` where the circuit has some, else ``"nodes"``.
+        own: which members the circuit keeps; structural edges are none.
+    """
+
+    def __init__(self, model: HookedModel, circuit: Circuit) -> None:
+        self.model, self.circuit = model, circuit
+        self.over: Rows = "edges" if len(circuit.edges) else "nodes"
+        self._scored = ~structural(circuit.nodes, circuit.edges)
+        self.own = circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes
+        self._places = _graph_edges(component_graph(model), circuit)[self._scored] if self.over == "edges" else None
+
+    def of(self, circuit: Circuit) -> Bool[np.ndarray, " member"]:
+        """Membership of another circuit over the same universe."""
+        return circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes
+
+    @property
+    def names(self) -> np.ndarray:
+        """The members' names."""
+        if self.over == "nodes":
+            return self.circuit.nodes.labels
+        table = self.circuit.frame("edges").where(self._scored)
+        return table["source"] + " -> " + table["destination"]
+
+    def run(
+        self, task: Task, masks: Bool[np.ndarray, "circuit member"], metric: Metric, *, ablation: str, seed: int
+    ) -> CircuitRuns:
+        """Metrics of circuits that keep the masked members."""
+        if self._places is None:
+            return run_circuits(self.model, task, self.circuit, masks, metrics=[metric], ablation=ablation, seed=seed)
+        graph = component_graph(self.model)
+        kept = np.ones((len(masks), len(graph.edges)), dtype=bool)
+        kept[:, self._places] = masks
+        runs = run_edge_circuits(self.model, task, graph, kept, metrics=[metric], ablation=ablation, seed=seed)
+        missing = graph.n_scored - len(self._places)
+        return replace(runs, outside=(f"{missing} edges without a candidate",) if missing else ())
+
+
+def _graph_edges(graph: Graph, circuit: Circuit) -> np.ndarray:
+    """For each edge of the circuit its row in the model's graph.
+
+    Raises:
+        CircuitError: edges that the graph does not have.
+    """
+    nodes = rows_in(graph.nodes, circuit.nodes)
+    size = len(graph.nodes)
+    keys = graph.edges.source.astype(np.int64) * size + graph.edges.destination
+    order = np.argsort(keys)
+    source, destination = (nodes[ends] for ends in (circuit.edges.source, circuit.edges.destination))
+    wanted = np.where((source < 0) | (destination < 0), -1, source * size + destination)
+    found = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+    unknown = np.flatnonzero(keys[found] != wanted)
+    if len(unknown):
+        row = int(unknown[0])
+        ends = circuit.nodes[circuit.edges.source[row]], circuit.nodes[circuit.edges.destination[row]]
+        raise CircuitError(
+            f"{len(unknown)} edges are not in this model's component graph, such as '{ends[0]}' -> '{ends[1]}'; "
+            "edges lead from input, z and mlp_out to q, k, v, mlp_out and logits, with the model's own k and v heads."
+        )
+    return found
+
+
+def random_masks(kept: Bool[np.ndarray, " member"], count: int, seed: int) -> list[Bool[np.ndarray, " member"]]:
+    """Random circuits with as many members as `kept`.
 
     Raises:
         OptionError: a negative count.
@@ -112,43 +259,54 @@ def random_masks(kept: Bool[np.ndarray, " node"], count: int, seed: int) -> list
     return [generator.permutation(kept) for _ in range(count)]
 
 
-def faithfulness_curve(
+def minimality(
     model: HookedModel,
     task: Task,
     circuit: Circuit,
-    sizes: Sequence[int],
-    by: str,
     *,
-    rank: Rank,
     metric: str | Metric | None = None,
     ablation: str = "counterfactual",
-    random: int = 5,
     seed: int = 0,
 ) -> Table:
-    """Faithfulness of the top-n circuits by a score, for each n, beside random circuits.
+    """What each single member adds: the circuit's faithfulness less that without the member (1-minimality).
 
     Returns:
-        One row a size: size, faithfulness, low, high, random_mean, random_max (NaN without random circuits), and
-        the reason where faithfulness is undefined; each row is what `faithfulness` gives for the top-n circuit.
+        One row a member, least needed first: member, faithfulness_without, drop. A circuit is 1-minimal for a bar b
+        when no row's faithfulness_without reaches b.
+
+    Raises:
+        CircuitError: the circuit is empty, or faithfulness is undefined, with the reason; further as `faithfulness`.
     """
-    tops = [top_n(circuit, n, by, rank=rank).kept_nodes for n in sizes]
+    members = _Members(model, circuit)
+    rows = np.flatnonzero(members.own)
+    if not len(rows):
+        raise CircuitError(f"the circuit keeps no {members.over}, so none can be left out.")
+    without = np.repeat(members.own[None], len(rows) + 1, 0)
+    without[np.arange(1, len(rows) + 1), rows] = False
+    (used,) = checked_metrics(model, task, metric or ())
+    values = members.run(task, _ends(without), used, ablation=ablation, seed=seed).values[0]
+    shares = recovery(values[2:], values[0], values[1])
+    if shares.reason:
+        raise CircuitError(f"faithfulness is undefined: {shares.reason}; choose prompts on which the runs differ.")
+    own, others = shares.value[0].item(), shares.value[1:].numpy()
+    columns = {"member": members.names[rows], "faithfulness_without": others, "drop": own - others}
+    return Table(columns).sort("drop")
+
+
+def curve_values(
+    model: HookedModel,
+    task: Task,
+    circuit: Circuit,
+    chosen: Sequence[Circuit],
+    *,
+    metric: str | Metric | None,
+    ablation: str,
+    random: int,
+    seed: int,
+) -> Float[Tensor, "run prompt"]:
+    """Metrics of the full and the empty run, of the chosen circuits, and of `random` random ones for each of them."""
+    members = _Members(model, circuit)
+    tops = [members.of(one) for one in chosen]
     draws = [mask for kept in tops for mask in random_masks(kept, random, seed)]
-    masks = np.stack([np.ones_like(circuit.kept_nodes), np.zeros_like(circuit.kept_nodes), *tops, *draws])
-    values = run_circuits(model, task, circuit, masks, metrics=metric or (), ablation=ablation, seed=seed).values[0]
-    full, empty = values[0], values[1]
-    recovered = recovery(values[2:], full, empty)
-    shares = recovered.value.numpy()
-    low, high = bootstrap(values[2 : 2 + len(tops)] - empty, seed=seed, over=full - empty)
-    controls = shares[len(tops) :].reshape(len(tops), random)
-    none = np.full(len(tops), np.nan)
-    return Table(
-        {
-            "size": np.array(list(sizes)),
-            "faithfulness": shares[: len(tops)],
-            "low": low.numpy(),
-            "high": high.numpy(),
-            "random_mean": controls.mean(1) if random else none,
-            "random_max": controls.max(1) if random else none,
-            "reason": np.full(len(tops), recovered.reason, dtype=object),
-        }
-    )
+    (used,) = checked_metrics(model, task, metric or ())
+    return members.run(task, _ends(np.stack([*tops, *draws])), used, ablation=ablation, seed=seed).values[0]

@@ -8,7 +8,7 @@ Source: Kramár et al. 2024 (arXiv 2403.00745), section 4.1.
 """
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 
 from interp.errors import OptionError
 
@@ -65,3 +65,17 @@ def _true_top(truth: Values, k: int) -> Int64[np.ndarray, " k"]:
     if not 1 <= k <= effective:
         raise OptionError(f"k={k}; allowed: 1 to {effective}, the candidates that have an effect.")
     return ranked(truth)[:k]
+
+
+def auroc(scores: Values, truth: Bool[np.ndarray, " candidate"]) -> float:
+    """Area under the ROC curve of a ranking by magnitude against known members: the chance that a member of the truth
+    is ranked above a candidate that is none (ties count half). NaN scores rank last.
+
+    Raises:
+        OptionError: the truth holds all candidates, or none.
+    """
+    positive = int(truth.sum())
+    if not 0 < positive < len(truth):
+        raise OptionError(f"the truth holds {positive} of {len(truth)} candidates; both kinds are needed.")
+    ranks = _mean_ranks(np.where(np.isnan(scores), -1.0, np.abs(scores)))
+    return float((ranks[truth].sum() - positive * (positive + 1) / 2) / (positive * (len(truth) - positive)))

@@ -64,6 +64,12 @@ def recovery(
     return Recovery(((run - empty)[..., ~flagged] / gap[~flagged]).mean(-1), flagged, "")
 
 
+def resamples(batch: int, n: int, seed: int) -> Float[Tensor, "resample batch"]:
+    """Weights of the prompts in `n` resamples of `batch` prompts with replacement; each row sums to 1."""
+    drawn = torch.randint(batch, (n, batch), generator=torch.Generator().manual_seed(seed))
+    return torch.zeros(n, batch).double().scatter_add_(1, drawn, torch.ones(n, batch).double()) / batch
+
+
 def bootstrap(
     values: Float[Tensor, "*run batch"],
     n: int = 1000,
@@ -94,8 +100,7 @@ def bootstrap(
     if batch < 2:
         undefined = torch.full(values.shape[:-1], torch.nan, dtype=torch.float64)
         return undefined, undefined.clone()
-    drawn = torch.randint(batch, (n, batch), generator=torch.Generator().manual_seed(seed))
-    weights = torch.zeros(n, batch).double().scatter_add_(1, drawn, torch.ones(n, batch).double()) / batch
+    weights = resamples(batch, n, seed)
     denominator = torch.ones(n).double() if over is None else weights @ over.detach().cpu().double()
     denominator = denominator.where(denominator.abs() >= SMALLEST_GAP, torch.nan)
     bounds = torch.tensor([(1 - level) / 2, (1 + level) / 2]).double()

@@ -1,5 +1,7 @@
 """Faithfulness: its formula, its ends, its guards, and the random circuits beside it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tiny
@@ -7,8 +9,18 @@ import torch
 
 from interp.circuit import Circuit
 from interp.circuit_ops import top_n
+from interp.curves import faithfulness_curve
 from interp.errors import CircuitError, MetricError, OptionError, TaskError
-from interp.evaluate import Faithfulness, faithfulness, faithfulness_curve, random_masks
+from interp.evaluate import (
+    Faithfulness,
+    faithfulness,
+    faithfulness_of_complement,
+    minimality,
+    necessity,
+    random_masks,
+    sufficiency,
+)
+from interp.methods.edges import attribute_edges
 from interp.methods.patching import patch
 from interp.metrics import metric
 from interp.models.hf import HookedHF
@@ -136,3 +148,59 @@ def test_inputs_and_model_stay_as_they_were(found: Circuit) -> None:
     assert isinstance(judged, Faithfulness) and np.array_equal(found.kept_nodes, kept)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.model.modules())
+
+
+def test_the_four_runs_of_a_circuit_are_those_they_are_named_after(found: Circuit) -> None:
+    small = top_n(found, 6, BY, rank="signed")
+    own = small.kept_nodes
+    everything, nothing = np.ones_like(own), np.zeros_like(own)
+    full, empty, kept, cut = run_circuits(G2, TASK, small, np.stack([everything, nothing, own, ~own])).values[0]
+    swapped = replace(TASK, clean=TASK.corrupted, corrupted=TASK.clean)
+    restored, none, all_of_it = run_circuits(G2, swapped, small, np.stack([~own, everything, nothing])).values[0]
+
+    def share(run, top, bottom):
+        return pytest.approx(float((run - bottom).mean() / (top - bottom).mean()), abs=1e-4)
+
+    assert faithfulness(G2, TASK, small, random=0).value == share(kept, full, empty)
+    assert faithfulness_of_complement(G2, TASK, small, random=0).value == share(cut, full, empty)
+    needed = necessity(G2, TASK, small, random=3)
+    assert 1 - needed.value == share(cut, full, empty) and needed.low <= needed.value <= needed.high
+    restored_share = sufficiency(G2, TASK, small, random=3)
+    assert restored_share.value == share(restored, all_of_it, none)
+    torch.testing.assert_close(restored_share.empty, none, atol=1e-5, rtol=1e-5)
+    assert "necessity" in str(needed) and "sufficiency" in str(restored_share)
+    assert (
+        len({round(x, 3) for x in (needed.value, restored_share.value, float(share(kept, full, empty).expected))}) == 3
+    )
+
+
+@pytest.mark.parametrize("judge", [faithfulness, faithfulness_of_complement, necessity, sufficiency])
+def test_of_a_whole_cut_and_of_nothing_the_four_are_0_or_1(judge) -> None:
+    universe = attribute_edges(G2, TASK)
+    nothing = replace(universe, kept_edges=np.zeros_like(universe.kept_edges))
+    whole, empty = judge(G2, TASK, universe, random=0).value, judge(G2, TASK, nothing, random=0).value
+    expected = (0.0, 1.0) if judge is faithfulness_of_complement else (1.0, 0.0)
+    assert (whole, empty) == pytest.approx(expected, abs=2e-3)
+
+
+def test_minimality_leaves_out_one_member_at_a_time(found: Circuit) -> None:
+    small = top_n(found, 4, BY, rank="signed")
+    table = minimality(G2, TASK, small)
+    own = faithfulness(G2, TASK, small, random=0).value
+    assert table["drop"].tolist() == sorted(table["drop"].tolist())
+    for row in table.rows():
+        kept = small.kept_nodes.copy()
+        kept[small.nodes.index(row["member"])] = False
+        without = faithfulness(G2, TASK, replace(small, kept_nodes=kept), random=0).value
+        assert row["faithfulness_without"] == pytest.approx(without, abs=1e-4)
+        assert row["drop"] == pytest.approx(own - without, abs=1e-4)
+    with pytest.raises(CircuitError, match="keeps no nodes"):
+        minimality(G2, TASK, masked(found, np.zeros(len(found.nodes), bool)))
+
+
+def test_edges_of_another_model_are_named() -> None:
+    foreign = attribute_edges(tiny.hooked("llama"), TASK)
+    with pytest.raises(
+        CircuitError, match="edges are not in this model's component graph, such as 'input' -> 'q.0. head 4'"
+    ):
+        faithfulness(G2, TASK, foreign)

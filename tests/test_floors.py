@@ -16,7 +16,7 @@ FLOORS = [
     "frozen_norm written graph run_edges",
     "methods",
     "verify",
-    "evaluate recall readouts",
+    "evaluate curves recall readouts",
     "view run_folder demo cli",
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}

@@ -9,7 +9,8 @@ PUBLIC = """
 Add Circuit Edit Engine GaussianNoise HookedModel InterpError InterpWarning Mean Node Nodes Pair Patch Point Prompts
 Resample Scale Shape Site SiteMap Task Zero attention_patterns candidates direct_logit_attribution faithfulness
 faithfulness_curve grow load load_circuit logit_lens make_task metric patch prune run_circuits save_circuit task
-threshold to_graphml to_networkx top_n attribute bound_missed verify
+threshold to_graphml to_networkx top_n attribute attribute_edges bound_missed circuit_areas
+faithfulness_of_complement minimality necessity sufficiency verify
 """.split()
 
 
