@@ -20,6 +20,8 @@ from interp.regions import WORDS, Index, Layout, Position, Region, as_list, only
 from interp.run_values import beyond_run, from_run, mean_of, run_faults
 from interp.site import Site
 
+WHOLE = (None, "all")  # positions that are all there are
+
 
 @dataclass(frozen=True, eq=False)
 class Intervention(ABC):
@@ -129,7 +131,8 @@ class Intervention(ABC):
                 chosen = self.head if name in ("head", "kv_head") else self.unit if axis == x.ndim - 1 else None
                 picked = torch.tensor(as_list(chosen) or list(range(x.shape[axis])), device=x.device)
                 index.append(picked.view(only_axis(x.ndim, axis, len(picked))))
-        return Region(tuple(index), mask, rows, positions)
+        whole = self.head is None and self.unit is None and self.rows is None and self.pos in WHOLE
+        return Region(tuple(index), mask, rows, positions, whole)
 
     def _sources(self, rows: Tensor, pattern: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Columns [rows, 1, 1, units] of the chosen source positions in a pattern, and which of them exist."""
@@ -145,7 +148,7 @@ class Intervention(ABC):
         lengths = layout.lengths.to(rows.device)[rows][:, None]
         columns = torch.arange(width, device=rows.device).expand(len(rows), -1)
         positions = columns + layout.first - start
-        if self.pos in (None, "all", "prompt", "new tokens"):
+        if self.pos in (*WHOLE, "prompt", "new tokens"):
             present = positions >= 0
             if self.pos == "prompt":
                 present = present & (positions < lengths)

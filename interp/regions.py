@@ -28,19 +28,25 @@ class Layout(NamedTuple):
 
 
 class Region(NamedTuple):
-    """The selected part of one activation tensor: broadcastable index tensors, one an axis, and which exist."""
+    """The selected part of one activation tensor: broadcastable index tensors, one an axis, and which exist.
+
+    `whole` where it is all of the tensor, in its order.
+    """
 
     indices: tuple[Tensor, ...]
     present: Tensor
     rows: Tensor
     positions: Tensor
+    whole: bool = False
 
     def take(self, x: Tensor) -> Tensor:
         """The region's values, shaped rows x positions x heads x units in the site's axis order."""
-        return x[self.indices]
+        return x.clone() if self.whole else x[self.indices]
 
     def put(self, x: Tensor, values: Tensor) -> Tensor:
         """A copy of `x` with the region replaced where it exists."""
+        if self.whole:
+            return torch.where(self.present, values.to(x.dtype), x)
         shape = torch.broadcast_shapes(*(i.shape for i in self.indices))
         present = self.present.expand(shape)
         where = tuple(i.expand(shape)[present] for i in self.indices)

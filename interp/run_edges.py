@@ -152,28 +152,50 @@ def _run(
     """Metrics of circuits on prompts, all as rows of one batch, circuit by circuit."""
     n_circuits, n_prompts = len(kept), len(prompts)
     rows = [p for _ in range(n_circuits) for p in range(n_prompts)]
-    batch = prompts[rows]
-    removed = iter(_removed(graph, kept, ablated.written))
-    other, rest = ablated.written[:, rows], ablated.rest
-    live = torch.empty_like(other)
-    live[0] = _embedded(model, batch)
+    batch, removed = prompts[rows], iter(_removed(graph, kept, ablated.written))
+    state = _State(ablated.written, n_circuits)
+    state.add(_embedded(model, batch)[None])
     for layer in range(graph.n_layers):
-        seen = graph.seen_by_attention(layer)
-        stream = rest[layer] + live[:seen].sum(0)
-        inputs = stream + _corrections(next(removed), other[:seen] - live[:seen], n_circuits)
-        heads, middle = _attention(model, batch, layer, stream, inputs, graph)
-        live[seen : seen + graph.n_heads] = heads
-        seen_by_mlp = graph.seen_by_mlp(layer)
-        at = Site("resid_mid" if graph.serial else "resid_pre", layer)
-        read = middle if graph.serial else stream
-        correction = _corrections(next(removed), other[:seen_by_mlp] - live[:seen_by_mlp], n_circuits)[0]
+        stream = ablated.rest[layer] + state.sum
+        heads, middle = _attention(model, batch, layer, stream, stream + state.corrections(next(removed)), graph)
+        before = state.corrections(next(removed)) if not graph.serial else None
+        state.add(heads)
+        at, read = Site("resid_mid" if graph.serial else "resid_pre", layer), middle if graph.serial else stream
+        correction = state.corrections(next(removed)) if before is None else before
         out = Site("mlp_out", layer)
         with model.block_alone(layer):
-            live[seen + graph.n_heads] = model.run(batch, [Patch(at, read + correction)], [out], logits="none")[out]
-    stream = rest[-1] + live.sum(0) + _corrections(next(removed), other - live, n_circuits)[0]
-    final = model.module("final_norm")(stream)
+            written_by_mlp = model.run(batch, [Patch(at, read + correction[0])], [out], logits="none")[out]
+        state.add(written_by_mlp[None])
+    final = model.module("final_norm")(ablated.rest[-1] + state.sum + state.corrections(next(removed))[0])
     numbers = torch.tensor([members[p] for p in rows], device=final.device)
     return scorer(final, numbers).unflatten(1, (n_circuits, n_prompts)).cpu().double()
+
+
+class _State:
+    """What the writers so far have written in this run.
+
+    Attributes:
+        sum: of their outputs [row, pos, d_model], rows circuit by circuit.
+    """
+
+    def __init__(self, ablated: Float[Tensor, "writer prompt pos d_model"], n_circuits: int) -> None:
+        n_writers, *shape = ablated.shape
+        self._ablated, self._seen = ablated, 0
+        self._changes = ablated.new_empty(n_circuits, n_writers, *shape)  # ablated value less this run's
+        self.sum = ablated.new_zeros(n_circuits * shape[0], *shape[1:])
+
+    def add(self, outputs: Float[Tensor, "writer row pos d_model"]) -> None:
+        """The next writers' outputs."""
+        here = slice(self._seen, self._seen + len(outputs))
+        by_circuit = outputs.unflatten(1, (len(self._changes), -1)).transpose(0, 1)
+        self._changes[:, here] = self._ablated[here] - by_circuit
+        self.sum = self.sum + outputs.sum(0)
+        self._seen = here.stop
+
+    def corrections(self, removed: Float[Tensor, "circuit reader writer"]) -> Float[Tensor, "reader row pos d_model"]:
+        """Per reader and row, the sum of the changes of its removed writers."""
+        found = removed @ self._changes[:, : self._seen].flatten(2)
+        return found.transpose(0, 1).reshape(-1, *self.sum.shape)
 
 
 def _embedded(model: HookedModel, prompts: Prompts) -> Float[Tensor, "row pos d_model"]:
@@ -194,16 +216,6 @@ def _removed(
     return [
         torch.from_numpy(block.reshape(len(kept), *shape)).to(like) for block, shape in zip(blocks, shapes, strict=True)
     ]
-
-
-def _corrections(
-    removed: Float[Tensor, "circuit reader writer"],
-    changes: Float[Tensor, "writer row pos d_model"],
-    n_circuits: int,
-) -> Float[Tensor, "reader row pos d_model"]:
-    """Per reader and row, the sum of the changes of its removed writers."""
-    by_circuit = changes.unflatten(1, (n_circuits, -1)).movedim(1, 0).flatten(2)  # circuit, writer, everything else
-    return (removed @ by_circuit).movedim(0, 1).reshape(-1, *changes.shape[1:])
 
 
 def _attention(
