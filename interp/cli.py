@@ -4,9 +4,11 @@ import json
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from interp.errors import InterpError, ModelError
@@ -72,42 +74,155 @@ def _model_or_embedded(name: str) -> Any:
         return interp.load("embedded")
 
 
+TaskName = Annotated[str, typer.Argument(help="A behaviour (see `interp tasks`), or a JSONL/CSV file of prompts.")]
+Kinds = Annotated[str, typer.Option(help="Site kinds, separated by commas.")]
+Where = Annotated[str, typer.Option(help="all, each, or role names separated by commas.")]
+Way = Annotated[str, typer.Option(help="denoising, noising or both.")]
+Ablation = Annotated[str, typer.Option(help="counterfactual, zero, mean, mean_by_position or resample.")]
+Metrics = Annotated[str, typer.Option(help="Metrics separated by commas; the task's own by default.")]
+Pairs = Annotated[int, typer.Option(help="Prompt pairs.", min=1)]
+TaskOptions = Annotated[str, typer.Option(help='Options of the task as JSON, such as {"corruption": "abc"}.')]
+Steps = Annotated[int, typer.Option(help="Points of an integrated gradient.", min=1)]
+
+
 @app.command("patch")
 def patch_command(
     model: Model,
-    task: Annotated[str, typer.Argument(help="A behaviour (see `interp tasks`), or a JSONL/CSV file of prompts.")],
-    nodes: Annotated[str, typer.Option(help="Site kinds, separated by commas.")] = "z",
-    positions: Annotated[str, typer.Option(help="all, each, or role names separated by commas.")] = "all",
-    direction: Annotated[str, typer.Option(help="denoising, noising or both.")] = "both",
-    ablation: Annotated[
-        str, typer.Option(help="counterfactual, zero, mean, mean_by_position or resample.")
-    ] = "counterfactual",
-    metric: Annotated[str, typer.Option(help="Metrics separated by commas; the task's own by default.")] = "",
+    task: TaskName,
+    nodes: Kinds = "z",
+    positions: Where = "all",
+    direction: Way = "both",
+    ablation: Ablation = "counterfactual",
+    metric: Metrics = "",
     window: Annotated[int, typer.Option(help="Layers patched together.")] = 1,
-    n: Annotated[int, typer.Option(help="Prompt pairs.", min=1)] = 16,
+    n: Pairs = 16,
     seed: Seed = 0,
-    options: Annotated[str, typer.Option(help='Options of the task as JSON, such as {"corruption": "abc"}.')] = "{}",
+    options: TaskOptions = "{}",
     out: Out = Path("interp-patch"),
 ) -> None:
     """Exact activation patching of every candidate of a task."""
     import interp
+
+    config = {k: v for k, v in locals().items() if isinstance(v, str | int)}
+
+    def found(hooked: Any, built: Any) -> Any:
+        return interp.patch(
+            hooked, built, nodes.split(","), positions=_where(positions), direction=direction, ablation=ablation,  # type: ignore[arg-type]
+            metrics=metric.split(",") if metric else (), window=window, seed=seed,
+        )  # fmt: skip
+
+    _find("patch", config, found, out)
+
+
+@app.command("attribute")
+def attribute_command(
+    model: Model,
+    task: TaskName,
+    nodes: Kinds = "z",
+    positions: Where = "all",
+    method: Annotated[str, typer.Option(help="atp, atp+qk, atp+graddrop or atp*.")] = "atp",
+    direction: Way = "both",
+    ablation: Ablation = "counterfactual",
+    metric: Metrics = "",
+    steps: Steps = 1,
+    verify: Annotated[int, typer.Option(help="So many of the highest are patched exactly too.", min=0)] = 0,
+    n: Pairs = 16,
+    seed: Seed = 0,
+    options: TaskOptions = "{}",
+    out: Out = Path("interp-attribute"),
+) -> None:
+    """Estimated effects of every candidate, by gradients (AtP and AtP*)."""
+    import interp
+
+    config = {k: v for k, v in locals().items() if isinstance(v, str | int)}
+
+    def found(hooked: Any, built: Any) -> Any:
+        circuit = interp.attribute(
+            hooked, built, nodes.split(","), positions=_where(positions), method=method, direction=direction,  # type: ignore[arg-type]
+            ablation=ablation, metrics=metric.split(",") if metric else (), steps=steps, seed=seed,
+        )  # fmt: skip
+        for name in [name for name, score in circuit.scores.items() if verify and score.header.signed]:
+            circuit = interp.verify(hooked, built, circuit, verify, by=name, rank="absolute", seed=seed)
+        return circuit
+
+    _find("attribute", config, found, out)
+
+
+@app.command("edges")
+def edges_command(
+    model: Model,
+    task: TaskName,
+    method: Annotated[
+        str, typer.Option(help="eap, eap-ig-inputs, eap-ig-activations, clean-corrupted, conductance or ifr.")
+    ] = "eap-ig-inputs",
+    direction: Annotated[str, typer.Option(help="denoising or noising.")] = "noising",
+    metric: Annotated[str, typer.Option(help="The metric; the task's own by default.")] = "",
+    steps: Steps = 5,
+    keep: Annotated[int, typer.Option(help="Edges to keep, grown greedily from the logits.", min=1)] = 200,
+    n: Pairs = 16,
+    seed: Seed = 0,
+    options: TaskOptions = "{}",
+    out: Out = Path("interp-edges"),
+) -> None:
+    """Estimated effects of every edge, and the circuit of the strongest ones."""
+    import interp
+
+    config = {k: v for k, v in locals().items() if isinstance(v, str | int)}
+
+    def found(hooked: Any, built: Any) -> Any:
+        circuit = interp.attribute_edges(
+            hooked, built, method=method, direction=direction, metrics=metric or (), steps=steps  # type: ignore[arg-type]
+        )  # fmt: skip
+        return interp.grow(circuit, keep, next(iter(circuit.scores)), rank="absolute")
+
+    _find("edges", config, found, out)
+
+
+@app.command("evaluate")
+def evaluate_command(
+    circuit: Annotated[Path, typer.Argument(help="A circuit's folder or file.")],
+    model: Model,
+    task: TaskName,
+    metric: Annotated[str, typer.Option(help="The metric; the task's own by default.")] = "",
+    ablation: Ablation = "counterfactual",
+    random: Annotated[int, typer.Option(help="Random circuits of the same size to compare with.", min=0)] = 20,
+    n: Pairs = 16,
+    seed: Seed = 0,
+    options: TaskOptions = "{}",
+) -> None:
+    """How much of a behaviour a circuit keeps (faithfulness), and how much is lost without it (necessity)."""
+    import interp
+
+    loaded = interp.load_circuit(circuit)
+    hooked = interp.load(model)
+    built = _task(task, hooked.tokenizer, n, seed, options)
+    for judge in (interp.faithfulness, interp.necessity):
+        judged = judge(hooked, built, loaded, metric=metric or None, ablation=ablation, random=random, seed=seed)
+        typer.echo(str(judged))
+        if judged.outside:
+            typer.echo(f"  ran as it is: {', '.join(judged.outside[:4])}{' ...' if len(judged.outside) > 4 else ''}")
+
+
+def _where(positions: str) -> Any:
+    return positions if positions in ("all", "each") else positions.split(",")
+
+
+def _find(command: str, config: dict[str, Any], find: Callable[[Any, Any], Any], out: Path) -> None:
+    """Load model and task, run a method, and write its circuit, page and table into a folder."""
+    import interp
     from interp.run_folder import run_folder
     from interp.view import view
 
-    config = {k: v for k, v in locals().items() if isinstance(v, str | int)}
-    with run_folder(out, {"command": "patch", **config}) as folder:
-        hooked = interp.load(model)
-        built = _task(task, hooked.tokenizer, n, seed, options)
-        where = positions if positions in ("all", "each") else positions.split(",")
-        circuit = interp.patch(
-            hooked, built, nodes.split(","), positions=where, direction=direction, ablation=ablation,  # type: ignore[arg-type]
-            metrics=metric.split(",") if metric else (), window=window, seed=seed,
-        )  # fmt: skip
+    with run_folder(out, {"command": command, **config}) as folder:
+        hooked = interp.load(config["model"])
+        built = _task(config["task"], hooked.tokenizer, config["n"], config["seed"], config["options"])
+        circuit = find(hooked, built)
+        over = "edges" if len(circuit.edges) else "nodes"
         interp.save_circuit(circuit, folder / "circuit")
-        circuit.frame().to_csv(folder / "nodes.csv")
+        circuit.frame(over).to_csv(folder / f"{over}.csv")
         view(circuit, folder / "circuit.html", tokens=built.clean.tokens[0] if built.clean.tokens else ())
-    _echo_leaders(circuit)
-    typer.echo(f"Wrote {out}: circuit.html, nodes.csv, circuit/.")
+    _echo_leaders(circuit, over)
+    typer.echo(f"Wrote {out}: circuit.html, {over}.csv, circuit/.")
 
 
 def _task(name: str, tokenizer: Any, n: int, seed: int, options: str) -> Any:
@@ -125,11 +240,13 @@ def _task(name: str, tokenizer: Any, n: int, seed: int, options: str) -> Any:
     return task(name, tokenizer, n=n, seed=seed, **given)
 
 
-def _echo_leaders(circuit: Any, count: int = 8) -> None:
+def _echo_leaders(circuit: Any, over: str, count: int = 8) -> None:
     for name, score in circuit.scores.items():
         typer.echo(f"{name} ({score.header.unit or 'metric units'}), highest:")
-        for row in circuit.frame().sort(name, descending=True).head(count).rows():
-            typer.echo(f"  {row['node']:<28} {row[name]:+.4g}")
+        table = circuit.frame(over).where(~np.isnan(score.values))
+        for row in table.sort(name, descending=True).head(count).rows():
+            member = row["node"] if over == "nodes" else f"{row['source']} -> {row['destination']}"
+            typer.echo(f"  {member:<40} {row[name]:+.4g}")
 
 
 @app.command("models")

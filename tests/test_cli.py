@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from circuits import unchecked
 
 import interp
 from interp.cli import run
@@ -104,3 +106,25 @@ def test_interrupting_leaves_no_half_written_folder(tmp_path) -> None:
         running.wait(timeout=60)
     assert running.returncode != 0
     assert not list(tmp_path.iterdir())
+
+
+def test_attribute_writes_estimates_and_the_exact_effects_of_the_highest(tmp_path, monkeypatch, capsys) -> None:
+    words = "attribute embedded ioi --n 4 --method atp* --verify 3 --direction noising --out run".split()
+    code, out, _ = here(words, tmp_path, monkeypatch, capsys)
+    circuit = interp.load_circuit(tmp_path / "run" / "circuit")
+    assert code == 0 and "nan" not in out
+    assert circuit.provenance.method == "atp*"
+    assert (~np.isnan(circuit.scores["logit_diff.noising.exact"].values)).sum() == 3
+
+
+def test_edges_keeps_the_strongest_and_evaluate_judges_them(tmp_path, monkeypatch, capsys) -> None:
+    words = "edges embedded ioi --n 4 --steps 2 --keep 30 --out run".split()
+    code, out, _ = here(words, tmp_path, monkeypatch, capsys)
+    assert code == 0 and " -> " in out and (tmp_path / "run" / "edges.csv").exists()
+    words = "evaluate run/circuit embedded ioi --n 4 --random 2".split()
+    code, out, _ = here(words, tmp_path, monkeypatch, capsys)
+    assert code == 0 and "faithfulness" in out and "necessity" in out and "with 30 of 1519 edges" in out
+    words = "edges embedded ioi --n 4 --method epa".split()
+    with unchecked():
+        code, _, err = here(words, tmp_path, monkeypatch, capsys)
+    assert code == 2 and "method is 'epa'" in err and "nearest: 'eap'" in err
