@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python experiments/atp_recall.py [--model smollm2-135m] [--pairs 8] [--out experiments/results]
 
 Nodes are q, k, v and z of every head at every position; truth is the mean of absolute exact effects over prompts, as in
-figure 4 of the AtP* paper (Kramár et al. 2024). Costs are in forward passes a prompt, a backward counted as two. On
-SmolLM2 8 pairs of the three tasks take about a quarter of an hour of one core; on a GPU give --device cuda, a larger
---model and --pairs 256.
+figure 4 of the AtP* paper (Kramár et al. 2024). Rank agreement leaves out candidates whose effect is exactly 0. Costs
+are in forward passes a prompt, a backward counted as two. On SmolLM2 8 pairs of the three tasks take about a quarter of
+an hour of one core; on a GPU give --device cuda, a larger --model and --pairs 256.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def _row(task: str, method: str, seconds: float, estimate: np.ndarray, truth: np
     return {
         "task": task,
         "method": method,
-        "rank_agreement": round(rank_agreement(estimate, truth), 3),
+        "rank_agreement": round(rank_agreement(estimate, np.where(truth == 0, np.nan, truth)), 3),
         **{f"recall@{k}": recall(estimate, truth, k) for k in SIZES},
         **{f"patched_for@{k}": int(costs[k - 1]) for k in SIZES},
         "passes": round(passes, 1),

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interp.candidates import candidates as candidates
+    from interp.candidate_nodes import candidates as candidates
     from interp.circuit import Circuit as Circuit
     from interp.circuit_export import to_graphml as to_graphml
     from interp.circuit_export import to_networkx as to_networkx
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from interp.methods.attribution import attribute as attribute
     from interp.methods.edges import attribute_edges as attribute_edges
     from interp.methods.patching import patch as patch
+    from interp.methods.path_patching import path_patch as path_patch
     from interp.metrics import metric as metric
     from interp.models.base import HookedModel as HookedModel
     from interp.models.families import Point as Point
@@ -58,11 +59,11 @@ if TYPE_CHECKING:
     from interp.tasks import make_task as make_task
     from interp.tasks import task as task
     from interp.tokens import Prompts as Prompts
-    from interp.verify import bound_missed as bound_missed
-    from interp.verify import verify as verify
+    from interp.verification import bound_missed as bound_missed
+    from interp.verification import verify as verify
 
 _WHERE = {
-    "interp.candidates": "candidates",
+    "interp.candidate_nodes": "candidates",
     "interp.circuit": "Circuit",
     "interp.circuit_export": "to_graphml to_networkx",
     "interp.circuit_files": "load_circuit save_circuit",
@@ -74,6 +75,7 @@ _WHERE = {
     "interp.methods.attribution": "attribute",
     "interp.methods.edges": "attribute_edges",
     "interp.methods.patching": "patch",
+    "interp.methods.path_patching": "path_patch",
     "interp.metrics": "metric",
     "interp.models.base": "HookedModel Shape",
     "interp.models.families": "Point SiteMap",
@@ -86,7 +88,7 @@ _WHERE = {
     "interp.sweep": "Engine",
     "interp.tasks": "Pair Task make_task task",
     "interp.tokens": "Prompts",
-    "interp.verify": "bound_missed verify",
+    "interp.verification": "bound_missed verify",
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names.split()}
 

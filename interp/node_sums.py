@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.candidates import positions_of
+from interp.candidate_nodes import positions_of
 from interp.nodes import Nodes
 from interp.site import Site
 from interp.tasks.base import Task

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.candidates import check_nodes, positions_of
+from interp.candidate_nodes import check_nodes, positions_of
 from interp.circuit import Circuit
 from interp.errors import CircuitError, OptionError
 from interp.intervention import Edit

@@ -133,9 +133,9 @@ def sweep(
     values = torch.full((metrics, len(cells), len(base)), torch.nan)
     base_values = torch.full((metrics, len(base)), torch.nan)
     reasons = torch.zeros(len(cells), len(base), dtype=torch.int8)
-    groups = [_group(model, base, source, noise, sites, scorer, rows) for rows in _by_length(base)]
+    groups = groups_of(model, base, source, sites, scorer, noise)
     jobs = [jobs_of(group, cells, reasons, model.shape.n_layers, skip_zeros) for group in groups]
-    most = chunk_tokens or (CPU_TOKENS if model.device.type == "cpu" else GPU_TOKENS)
+    most = chunk_tokens or tokens_in_flight(model)
     plan = plan_of(model, base, reasons, jobs, groups, memory, most, waving)
     if engine == "auto" and not waving:
         who = f"{model.identity.name} ({model.family})"
@@ -155,6 +155,23 @@ def sweep(
                 values[:, index[:, 0], index[:, 1]] = found.to(values)
                 bar.update(len(chunk))
     return Sweep(values, base_values, reasons, plan)
+
+
+def tokens_in_flight(model: HookedModel) -> int:
+    """Positions to compute at once on the model's device."""
+    return CPU_TOKENS if model.device.type == "cpu" else GPU_TOKENS
+
+
+def groups_of(
+    model: HookedModel,
+    base: Prompts,
+    source: Source,
+    sites: Sequence[Site],
+    scorer: Scorer,
+    noise: Tensor | None = None,
+) -> list[Group]:
+    """The prompts by length, each group with its base run and the source's values at the sites."""
+    return [_group(model, base, source, noise, sites, scorer, rows) for rows in _by_length(base)]
 
 
 def _by_length(prompts: Prompts) -> list[list[int]]:
@@ -212,12 +229,19 @@ def _run_chunk(
 ) -> Float[Tensor, "metric job"]:
     prompts = torch.tensor([job.row for job in chunk], device=group.base.resid[0].device)
     first = chunk[0].first if waving else 0
-    writers = _writers(model, group, cells, chunk, first)
-    if waving:
-        resid = model.resume(Wave(group.base, first, _joins(group, chunk, first), prompts), writers)
-    else:
-        resid = _full_forward(model, group, prompts, writers)
+    resid = run_rows(model, group, chunk, writers(model, group, cells, chunk, first), waving)
     return group.scorer(resid, prompts, first, group.base.run[FINAL])
+
+
+def run_rows(
+    model: HookedModel, group: Group, chunk: Sequence[Job], taps: Taps, waving: bool
+) -> Float[Tensor, "row pos d_model"]:
+    """`resid_final` of one row a job, from its own layer and (all the same) first position on, with `taps`."""
+    prompts = torch.tensor([job.row for job in chunk], device=group.base.resid[0].device)
+    if not waving:
+        return _full_forward(model, group, prompts, taps)
+    first = chunk[0].first
+    return model.resume(Wave(group.base, first, _joins(group, chunk, first), prompts), taps)
 
 
 def _joins(group: Group, chunk: Sequence[Job], first: int) -> list[tuple[int, Tensor]]:
@@ -228,7 +252,7 @@ def _joins(group: Group, chunk: Sequence[Job], first: int) -> list[tuple[int, Te
     return [(layer, group.base.resid[layer][members, first:]) for layer, members in sorted(rows.items())]
 
 
-def _writers(model: HookedModel, group: Group, cells: Sequence[Cell], chunk: Sequence[Job], first: int) -> Taps:
+def writers(model: HookedModel, group: Group, cells: Sequence[Cell], chunk: Sequence[Job], first: int) -> Taps:
     """Taps that write the source's values into the chunk's rows, in forward order."""
     width = group.base.run.prompts.ids.shape[1]
     places: dict[tuple[Site, bool, int, int], list[_Place]] = defaultdict(list)

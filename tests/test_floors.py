@@ -11,11 +11,11 @@ FLOORS = [
     "errors site tokens table columns atomic provenance nodes edges circuit circuit_ops circuit_algebra circuit_files "
     "circuit_export circuit_import",
     "regions run_values intervention models",
-    "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidates sources "
+    "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidate_nodes sources "
     "run_circuit node_sums qk_fix cotangents "
     "frozen_norm written graph run_edges",
     "methods",
-    "verify",
+    "verification",
     "evaluate curves recall readouts",
     "view run_folder demo cli",
 ]

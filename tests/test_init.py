@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import interp
 
@@ -10,7 +11,7 @@ Add Circuit Edit Engine GaussianNoise HookedModel InterpError InterpWarning Mean
 Resample Scale Shape Site SiteMap Task Zero attention_patterns candidates direct_logit_attribution faithfulness
 faithfulness_curve grow load load_circuit logit_lens make_task metric patch prune run_circuits save_circuit task
 threshold to_graphml to_networkx top_n attribute attribute_edges bound_missed circuit_areas
-faithfulness_of_complement minimality necessity sufficiency verify
+faithfulness_of_complement minimality necessity path_patch sufficiency verify
 """.split()
 
 
@@ -25,6 +26,11 @@ def test_the_public_names_are_these() -> None:
 def test_every_public_name_loads() -> None:
     assert all(getattr(interp, name) is not None for name in interp.__all__)
     assert set(interp.__all__) <= set(dir(interp))
+
+
+def test_no_public_name_is_that_of_a_module_which_would_take_its_place_once_imported() -> None:
+    modules = {path.stem for path in Path(interp.__file__).parent.iterdir()}
+    assert not modules & set(interp.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -9,7 +9,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from interp.candidates import candidates
+from interp.candidate_nodes import candidates
 from interp.circuit import Circuit, Score, ScoreHeader
 from interp.edges import Edges
 from interp.errors import CircuitError, InterpError, MetricError, OptionError, SiteError, TaskError

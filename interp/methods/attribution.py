@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from interp.candidates import Positions, chosen_nodes
+from interp.candidate_nodes import Positions, chosen_nodes
 from interp.cells import Source
 from interp.circuit import BASES, Circuit, NamedTensor, Score, ScoreHeader, signed_score
 from interp.cotangents import needed_sites, walk

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.candidates import Positions, cell_of, chosen_nodes, window_cells, window_sums
+from interp.candidate_nodes import Positions, cell_of, chosen_nodes, window_cells, window_sums
 from interp.cautions import cautions
 from interp.cells import Cell, Source
 from interp.circuit import BASES, Circuit, ScoreHeader, signed_score

@@ -23,7 +23,7 @@ from tiny import (
 )
 
 import interp
-from interp.candidates import candidates
+from interp.candidate_nodes import candidates
 from interp.errors import MetricError, OptionError, TaskError
 from interp.methods.attribution import attribute
 from interp.methods.patching import patch

@@ -11,7 +11,7 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from interp.candidates import candidates
+from interp.candidate_nodes import candidates
 from interp.cautions import _damage, _floor
 from interp.circuit import Circuit
 from interp.circuit_files import identical, load_circuit, save_circuit

@@ -7,11 +7,11 @@ import pytest
 from tiny import LIN, hooked, task
 
 import interp
-from interp.candidates import candidates
+from interp.candidate_nodes import candidates
 from interp.errors import CircuitError, OptionError
 from interp.methods.attribution import attribute
 from interp.methods.patching import patch
-from interp.verify import _joint_effects, bound_missed, student_t, verify, welch
+from interp.verification import _joint_effects, bound_missed, student_t, verify, welch
 
 NAME = "logit_diff.noising"
 PLAIN = interp.Engine("plain", progress=False)

@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from interp.candidates import cell_of, check_nodes
+from interp.candidate_nodes import cell_of, check_nodes
 from interp.cells import Source
 from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader
 from interp.circuit_ops import Rank, top_n

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 
-from interp.candidates import candidates, cell_of, check_nodes, positions_of, window_cells, window_sums
+from interp.candidate_nodes import candidates, cell_of, check_nodes, positions_of, window_cells, window_sums
 from interp.cells import Part
 from interp.errors import InterpError, OptionError, SiteError, TaskError
 from interp.nodes import Node, Nodes
