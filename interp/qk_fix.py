@@ -50,9 +50,8 @@ def key_effects(
     rest = before.masked_fill(largest, -torch.inf)
     small = probabilities.masked_fill(largest, 0.0)  # at most 1/2
     others = torch.where(largest, rest.logsumexp(-1, keepdim=True), row + torch.log1p(-small))
-    alone = rule.visible.sum(-1, keepdim=True) < 2  # a single visible key keeps probability 1
-    changes = rule.visible & ~alone
-    shift = torch.where(changes, torch.sigmoid(after - others) - torch.sigmoid(before - others), 0.0)
+    # A single visible key keeps probability 1: there l is -inf, and both sigmoids are exactly 1.
+    shift = torch.where(rule.visible, torch.sigmoid(after - others) - torch.sigmoid(before - others), 0.0)
     total = (probabilities * gradient).sum(-1, keepdim=True)
     mean = torch.where(
         largest, (_softmax(rest) * gradient).sum(-1, keepdim=True), (total - small * gradient) / (1 - small)

@@ -13,7 +13,7 @@ FLOORS = [
     "regions run_values intervention models",
     "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidate_nodes sources "
     "run_circuit node_sums qk_fix cotangents "
-    "frozen_norm written graph run_edges",
+    "frozen_norm written graph run_edges known",
     "methods",
     "verification",
     "evaluate curves recall readouts",
