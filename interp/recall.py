@@ -44,14 +44,7 @@ def recall(estimate: Values, truth: Values, k: int) -> float:
         OptionError: fewer than k candidates have a true effect other than 0.
     """
     found = set(ranked(estimate)[:k].tolist())
-    return len(found & set(_true_top(truth, k).tolist())) / k
-
-
-def recall_costs(order: Int64[np.ndarray, " candidate"], truth: Values, most: int) -> Int64[np.ndarray, " k"]:
-    """For k = 1 ... most, how many candidates in this order are patched until the true top k are among them."""
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(1, len(order) + 1)
-    return np.maximum.accumulate(place[_true_top(truth, most)])
+    return len(found & set(true_top(truth, k).tolist())) / k
 
 
 def summary_cost(costs: Float[np.ndarray, " k"] | Int64[np.ndarray, " k"]) -> float:
@@ -60,7 +53,12 @@ def summary_cost(costs: Float[np.ndarray, " k"] | Int64[np.ndarray, " k"]) -> fl
     return float(np.exp((np.log(costs) * weights).sum() / weights.sum()))
 
 
-def _true_top(truth: Values, k: int) -> Int64[np.ndarray, " k"]:
+def true_top(truth: Values, k: int) -> Int64[np.ndarray, " k"]:
+    """The k candidates of the largest effect.
+
+    Raises:
+        OptionError: fewer than k candidates have an effect other than 0.
+    """
     effective = int((np.nan_to_num(truth) != 0).sum())
     if not 1 <= k <= effective:
         raise OptionError(f"k={k}; allowed: 1 to {effective}, the candidates that have an effect.")

@@ -15,23 +15,20 @@ Source: Kramár et al. 2024 (arXiv 2403.00745), section 3.3 and algorithm 1; the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 
-from interp.candidate_nodes import cell_of, check_nodes
-from interp.cells import Source
 from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader
 from interp.circuit_ops import Rank, top_n
 from interp.errors import CircuitError, OptionError
+from interp.joint_effects import joint_effects
 from interp.methods.patching import patch
 from interp.metrics import Metric, metric
 from interp.models.base import HookedModel
-from interp.scoring import Scorer, checked_metrics, clean_reference
-from interp.sources import ablation_source
-from interp.sweep import Engine, sweep
+from interp.sweep import Engine
 from interp.tasks.base import Task
+from interp.welch import random_subsets, student_t, welch
 
 
 def verify(
@@ -157,77 +154,18 @@ def bound_missed(
         OptionError: a share or confidence outside (0, 1), too few rounds for it.
     """
     header = _header(circuit, by)
-    if not 0 < share < 1 or not all(0 < level < 1 for level in confidence):
-        raise OptionError(f"share={share}, confidence={list(confidence)}; allowed: between 0 and 1.")
+    if not all(0 < level < 1 for level in confidence):
+        raise OptionError(f"confidence={list(confidence)}; allowed: between 0 and 1.")
     rows = np.flatnonzero(~top_n(circuit, k, by, rank=rank).kept_nodes)
     if not len(rows):
         raise CircuitError(f"k={k} leaves no node to bound; the circuit has {len(circuit.nodes)}.")
-    members = np.random.default_rng(seed).random((rounds, len(rows))) < share
-    if members.sum(0).min() < 2 or (~members).sum(0).min() < 2:
-        raise OptionError(
-            f"rounds={rounds} at share={share}: some node is in, or out, fewer than 2 times; raise rounds."
-        )
-    effects = _joint_effects(model, task, circuit, rows, members, header, engine or Engine(), seed)
-    difference, error, freedom = welch(effects, members)
+    members = random_subsets(len(rows), rounds=rounds, share=share, seed=seed)
+    effects = joint_effects(
+        model, task, circuit.nodes.take(rows), members, metric=_metric_of(task, header),
+        direction=header.direction or "", ablation=header.ablation or "", seed=seed, engine=engine,
+    )  # fmt: skip
+    difference, error, freedom = welch(np.nanmean(effects, 1), members)
     bounds = {
         level: float(np.max(np.abs(difference) + student_t(level, freedom) * error)) for level in sorted(confidence)
     }
     return MissedBound(bounds, rows, difference, error, rounds, share)
-
-
-def _joint_effects(
-    model: HookedModel,
-    task: Task,
-    circuit: Circuit,
-    rows: np.ndarray,
-    members: Bool[np.ndarray, "round node"],
-    header: ScoreHeader,
-    engine: Engine,
-    seed: int,
-) -> Float[np.ndarray, " round"]:
-    """Effect of patching each subset together, the mean over prompts."""
-    chosen = circuit.nodes.take(rows)
-    check_nodes(model, task, chosen)
-    parts = [cell_of(node, task)[0] for node in chosen]
-    cells = [tuple(parts[n] for n in np.flatnonzero(subset)) for subset in members]
-    used = [number for number, cell in enumerate(cells) if cell]  # an empty subset changes nothing
-    measured = checked_metrics(model, task, _metric_of(task, header))
-    scorer = Scorer(model, measured, task.answers, clean_reference(model, measured, task))
-    if header.direction == "denoising":
-        base, source = task.require_corrupted(), Source(task.clean)
-    else:
-        sites = sorted({part.site for part in parts}, key=lambda s: s.order)
-        base, source = task.clean, ablation_source(model, task, header.ablation or "", sites, seed)
-    found = sweep(model, base, source, [cells[n] for n in used], scorer, **engine.options)
-    effects = np.zeros(len(cells))
-    effects[used] = found.effects[0].double().nanmean(1).numpy()
-    return effects
-
-
-def welch(
-    effects: Float[np.ndarray, " round"], members: Bool[np.ndarray, "round node"]
-) -> tuple[Float[np.ndarray, " node"], Float[np.ndarray, " node"], Float[np.ndarray, " node"]]:
-    """Per node: mean effect with it less mean effect without it, the standard error, and the degrees of freedom."""
-    means, errors, terms = [], [], []
-    for mask in (members, ~members):
-        count = mask.sum(0)
-        mean = effects @ mask / count
-        variance = ((effects[:, None] - mean) ** 2 * mask).sum(0) / (count - 1) / count
-        means.append(mean)
-        errors.append(variance)
-        terms.append(variance**2 / (count - 1))
-    total = errors[0] + errors[1]
-    freedom = np.divide(total**2, terms[0] + terms[1], out=np.full(len(total), np.inf), where=total > 0)
-    return means[0] - means[1], np.sqrt(total), freedom
-
-
-def student_t(level: float, freedom: Float[np.ndarray, " node"]) -> Float[np.ndarray, " node"]:
-    """Quantiles of Student's t (Abramowitz & Stegun 26.7.5; within 0.1 % from 8 degrees of freedom on)."""
-    x = NormalDist().inv_cdf(level)
-    terms = (
-        (x**3 + x) / 4,
-        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
-    )
-    return x + np.sum([term / freedom ** (power + 1) for power, term in enumerate(terms)], axis=0)

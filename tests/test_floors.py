@@ -13,10 +13,11 @@ FLOORS = [
     "regions run_values intervention models",
     "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidate_nodes sources "
     "run_circuit node_sums qk_fix cotangents "
-    "frozen_norm written graph run_edges known",
+    "frozen_norm written graph run_edges known "
+    "joint_effects welch recall rankings",
     "methods",
     "verification",
-    "evaluate curves recall readouts",
+    "evaluate curves readouts",
     "view run_folder demo cli",
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}

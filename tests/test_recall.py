@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from interp.errors import OptionError
-from interp.recall import auroc, rank_agreement, ranked, recall, recall_costs, summary_cost
+from interp.rankings import Ranking, by_estimate
+from interp.recall import auroc, rank_agreement, ranked, recall, summary_cost
 
 TRUTH = np.array([5.0, -4.0, 3.0, 0.5, 0.0, np.nan])
 
@@ -31,9 +32,10 @@ def test_recall_is_the_share_of_the_true_top_found():
 
 
 def test_the_cost_of_full_recall_is_the_place_of_the_last_one_found():
-    assert recall_costs(ranked(TRUTH), TRUTH, 4).tolist() == [1, 2, 3, 4]
-    order = np.array([4, 1, 0, 5, 2, 3])
-    assert recall_costs(order, TRUTH, 4).tolist() == [3, 3, 5, 6]
+    assert by_estimate(TRUTH, 2.5).costs(TRUTH, 4).tolist() == [3.5, 4.5, 5.5, 6.5]
+    order = Ranking(np.array([4, 1, 0, 5, 2, 3]), np.arange(1.0, 7.0))
+    assert order.costs(TRUTH, 4).tolist() == [3, 3, 5, 6]
+    assert order.summary(TRUTH, 4) == summary_cost(np.array([3, 3, 5, 6]))
     assert summary_cost(np.array([7, 7, 7])) == pytest.approx(7)
     assert summary_cost(np.array([1, 4])) == pytest.approx(np.exp(0.5 * np.log(4) / 1.5))
 

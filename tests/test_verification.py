@@ -9,9 +9,11 @@ from tiny import LIN, hooked, task
 import interp
 from interp.candidate_nodes import candidates
 from interp.errors import CircuitError, OptionError
+from interp.joint_effects import joint_effects
 from interp.methods.attribution import attribute
 from interp.methods.patching import patch
-from interp.verification import _joint_effects, bound_missed, student_t, verify, welch
+from interp.verification import bound_missed, verify
+from interp.welch import student_t, welch
 
 NAME = "logit_diff.noising"
 PLAIN = interp.Engine("plain", progress=False)
@@ -88,12 +90,14 @@ def test_subsets_are_patched_together():
     rows = np.arange(len(exact.nodes))
     members = np.random.default_rng(0).random((12, len(rows))) < 0.3
     members[3] = False
-    found = _joint_effects(LIN(), task(), exact, rows, members, exact.scores[NAME].header, PLAIN, 0)
+    found = joint_effects(
+        LIN(), task(), exact.nodes, members, metric=interp.metric("logit_diff"), direction="noising", engine=PLAIN
+    )
     present = ~np.isnan(exact.tensors[NAME].array)
     touched = members.astype(float) @ present > 0
     expected = np.where(touched, members @ per_prompt, np.nan)
     expected[3] = 0.0
-    assert np.allclose(found, np.nanmean(expected, 1), atol=1e-4)
+    assert np.allclose(found, expected, atol=1e-4, equal_nan=True)
 
 
 def test_the_bound_covers_the_largest_effect_as_often_as_it_says():
