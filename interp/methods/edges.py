@@ -233,8 +233,6 @@ def _points(setting: _Setting, base: Prompts, other: Prompts) -> Iterator[_Point
     model, steps, count = setting.model, setting.steps, len(setting.graph.writers)
     here, there = (_run(model, prompts) for prompts in (base, other))
     changes = written(model, there) - written(model, here)
-    mask = base.mask.to(changes.device)[None, :, :, None]
-    changes = changes.masked_fill(~mask, 0.0)
     between = partial(_between, here, there)
     if setting.method == "eap":
         yield _Point((), changes, 0, count)
@@ -248,7 +246,7 @@ def _points(setting: _Setting, base: Prompts, other: Prompts) -> Iterator[_Point
         before = written(model, here)
         for step in range(steps):
             ahead = written(model, _run(model, base, [between(EMBED, (step + 1) / steps)]))
-            yield _Point([between(EMBED, step / steps)], (ahead - before).masked_fill(~mask, 0.0), 0, count)
+            yield _Point([between(EMBED, step / steps)], ahead - before, 0, count)
             before = ahead
     else:
         for site, first, last in _sublayers(setting.graph):
