@@ -25,10 +25,9 @@ from torch import Tensor
 from interp.circuit import Circuit, Rows
 from interp.edges import structural
 from interp.errors import CircuitError, OptionError
-from interp.graph import Graph, component_graph
+from interp.graph import component_graph, graph_edges
 from interp.metrics import Metric
 from interp.models.base import HookedModel
-from interp.nodes import rows_in
 from interp.recovery import bootstrap, recovery
 from interp.run_circuit import CircuitRuns, run_circuits
 from interp.run_edges import run_edge_circuits
@@ -195,7 +194,7 @@ class _Members:
         self.over: Rows = "edges" if len(circuit.edges) else "nodes"
         self._scored = ~structural(circuit.nodes, circuit.edges)
         self.own = circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes
-        self._places = _graph_edges(component_graph(model), circuit)[self._scored] if self.over == "edges" else None
+        self._places = graph_edges(component_graph(model), circuit)[self._scored] if self.over == "edges" else None
 
     def of(self, circuit: Circuit) -> Bool[np.ndarray, " member"]:
         """Membership of another circuit over the same universe."""
@@ -221,30 +220,6 @@ class _Members:
         runs = run_edge_circuits(self.model, task, graph, kept, metrics=[metric], ablation=ablation, seed=seed)
         missing = graph.n_scored - len(self._places)
         return replace(runs, outside=(f"{missing} edges without a candidate",) if missing else ())
-
-
-def _graph_edges(graph: Graph, circuit: Circuit) -> np.ndarray:
-    """For each edge of the circuit its row in the model's graph.
-
-    Raises:
-        CircuitError: edges that the graph does not have.
-    """
-    nodes = rows_in(graph.nodes, circuit.nodes)
-    size = len(graph.nodes)
-    keys = graph.edges.source.astype(np.int64) * size + graph.edges.destination
-    order = np.argsort(keys)
-    source, destination = (nodes[ends] for ends in (circuit.edges.source, circuit.edges.destination))
-    wanted = np.where((source < 0) | (destination < 0), -1, source * size + destination)
-    found = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
-    unknown = np.flatnonzero(keys[found] != wanted)
-    if len(unknown):
-        row = int(unknown[0])
-        ends = circuit.nodes[circuit.edges.source[row]], circuit.nodes[circuit.edges.destination[row]]
-        raise CircuitError(
-            f"{len(unknown)} edges are not in this model's component graph, such as '{ends[0]}' -> '{ends[1]}'; "
-            "edges lead from input, z and mlp_out to q, k, v, mlp_out and logits, with the model's own k and v heads."
-        )
-    return found
 
 
 def random_masks(kept: Bool[np.ndarray, " member"], count: int, seed: int) -> list[Bool[np.ndarray, " member"]]:

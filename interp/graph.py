@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64
 
+from interp.circuit import Circuit
 from interp.edges import Edges
+from interp.errors import CircuitError
 from interp.models.base import HookedModel
-from interp.nodes import Node, Nodes
+from interp.nodes import Node, Nodes, rows_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,3 +100,27 @@ def component_graph(model: HookedModel) -> Graph:
         shape.n_layers, shape.n_heads, shape.n_kv_heads, serial, Nodes.of(nodes), Edges(source, destination),
         all_writers, all_readers,
     )  # fmt: skip
+
+
+def graph_edges(graph: Graph, circuit: Circuit) -> np.ndarray:
+    """For each edge of the circuit its row in the model's graph.
+
+    Raises:
+        CircuitError: edges that the graph does not have.
+    """
+    nodes = rows_in(graph.nodes, circuit.nodes)
+    size = len(graph.nodes)
+    keys = graph.edges.source.astype(np.int64) * size + graph.edges.destination
+    order = np.argsort(keys)
+    source, destination = (nodes[ends] for ends in (circuit.edges.source, circuit.edges.destination))
+    wanted = np.where((source < 0) | (destination < 0), -1, source * size + destination)
+    found = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+    unknown = np.flatnonzero(keys[found] != wanted)
+    if len(unknown):
+        row = int(unknown[0])
+        ends = circuit.nodes[circuit.edges.source[row]], circuit.nodes[circuit.edges.destination[row]]
+        raise CircuitError(
+            f"{len(unknown)} edges are not in this model's component graph, such as '{ends[0]}' -> '{ends[1]}'; "
+            "edges lead from input, z and mlp_out to q, k, v, mlp_out and logits, with the model's own k and v heads."
+        )
+    return found

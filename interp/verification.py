@@ -19,13 +19,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int64
 
-from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader
+from interp.circuit import Circuit, ScoreHeader, signed_score
 from interp.circuit_ops import Rank, top_n
+from interp.edges import structural
 from interp.errors import CircuitError, OptionError
+from interp.graph import component_graph, graph_edges
 from interp.joint_effects import joint_effects
 from interp.methods.patching import patch
 from interp.metrics import Metric, metric
 from interp.models.base import HookedModel
+from interp.run_edges import run_edge_circuits
+from interp.score_columns import score_columns
 from interp.sweep import Engine
 from interp.tasks.base import Task
 from interp.welch import random_subsets, student_t, welch
@@ -42,54 +46,77 @@ def verify(
     engine: Engine | None = None,
     seed: int = 0,
 ) -> Circuit:
-    """Patch the `k` highest nodes of a score exactly; the estimate and the exact effect then stand side by side.
+    """Patch the `k` highest nodes or edges of a score exactly; estimate and exact effect then stand side by side.
 
     Args:
-        by: a node score with a direction and an ablation in its header, such as ``"logit_diff.noising"``.
+        by: a score with a direction and an ablation in its header, such as ``"logit_diff.noising"``.
         rank: ``"signed"`` or ``"absolute"``.
-        engine: memory, chunking, progress of the sweep.
+        engine: memory, chunking, progress of the sweep (nodes).
         seed: of donors and bootstrap.
 
     Returns:
-        The circuit with the score ``BY.exact`` (NaN for the nodes that were not patched), its attributes ``.low`` and
-        ``.high``, and as a tensor of that name the per-prompt effects. Membership is left as it was.
+        The circuit with the score ``BY.exact`` (NaN for what was not patched), its attributes ``.low`` and ``.high``,
+        and as a tensor of that name the per-prompt effects. Membership is left as it was.
 
     Raises:
-        CircuitError: `by` is no such score, or fewer than `k` nodes can be ranked.
-        SiteError, TaskError, MetricError: what `interp.patch` cannot run.
+        CircuitError: `by` is no such score, fewer than `k` rows can be ranked, or edges of another model.
+        SiteError, TaskError, MetricError: what cannot be run.
     """
     header = _header(circuit, by)
-    rows = np.flatnonzero(top_n(circuit, k, by, rank=rank).kept_nodes)
+    best = top_n(circuit, k, by, rank=rank)
     measured = _metric_of(task, header)
-    exact = patch(
-        model, task, circuit.nodes.take(rows), direction=header.direction, ablation=header.ablation,  # type: ignore[arg-type]
-        metrics=measured, engine=engine, seed=seed,
-    )  # fmt: skip
-    name, n = f"{measured.name}.{header.direction}", len(circuit.nodes)
-
-    def spread(values: np.ndarray) -> np.ndarray:
-        full = np.full((n, *values.shape[1:]), np.nan)
-        full[rows] = values
-        return full
-
-    score = Score(replace(header, quantity="effect", signed=True, method="patch"), spread(exact.scores[name].values))
-    ends = {end: exact.attributes[f"{name}.{end}"] for end in ("low", "high")}
-    bounds = {f"{by}.exact.{end}": Attribute("nodes", spread(one.values), one.meaning) for end, one in ends.items()}
+    if header.over == "nodes":
+        rows = np.flatnonzero(best.kept_nodes)
+        exact = patch(
+            model, task, circuit.nodes.take(rows), direction=header.direction, ablation=header.ablation,  # type: ignore[arg-type]
+            metrics=measured, engine=engine, seed=seed,
+        )  # fmt: skip
+        values = exact.tensors[f"{measured.name}.{header.direction}"].array
+    else:
+        rows = np.flatnonzero(best.kept_edges & ~structural(circuit.nodes, circuit.edges))
+        values = _edge_scores(model, task, circuit, rows, measured, header, seed)
+    n = circuit.count(header.over)
+    per_prompt = np.full((n, len(task)), np.nan)
+    per_prompt[rows] = values
+    added = score_columns(
+        f"{by}.exact", replace(header, quantity="effect", signed=True, method="patch"), per_prompt, seed=seed
+    )
+    kept = {name: one for name, one in added.attributes.items() if not name.endswith(".n")}
     return replace(
         circuit,
-        scores={**circuit.scores, f"{by}.exact": score},
-        attributes={**circuit.attributes, **bounds},
-        tensors={**circuit.tensors, f"{by}.exact": NamedTensor(spread(exact.tensors[name].array), ("node", "prompt"))},
+        scores={**circuit.scores, **added.scores},
+        attributes={**circuit.attributes, **kept},
+        tensors={**circuit.tensors, **added.tensors},
         provenance=circuit.provenance.after("verify", by=by, rank=rank, k=k, seed=seed),
-    )  # fmt: skip
+    )
+
+
+def _edge_scores(
+    model: HookedModel,
+    task: Task,
+    circuit: Circuit,
+    rows: Int64[np.ndarray, " edge"],
+    measured: Metric,
+    header: ScoreHeader,
+    seed: int,
+) -> Float[np.ndarray, "edge prompt"]:
+    """Signed exact scores of single edges."""
+    graph, ablation = component_graph(model), header.ablation or ""
+    if header.direction == "denoising":
+        task = replace(task, clean=task.require_corrupted(), corrupted=task.clean)
+    kept = np.ones((len(rows) + 1, len(graph.edges)), dtype=bool)
+    kept[np.arange(len(rows)), graph_edges(graph, circuit)[rows]] = False
+    values = run_edge_circuits(model, task, graph, kept, metrics=[measured], ablation=ablation, seed=seed).values[0]
+    return signed_score((values[:-1] - values[-1]).numpy(), header.direction or "")
 
 
 def _header(circuit: Circuit, by: str) -> ScoreHeader:
+    """The header of a score that says how it can be measured."""
     score = circuit.scores.get(by)
-    if score is None or score.over != "nodes" or score.header.direction is None or score.header.ablation is None:
-        known = [n for n, s in circuit.scores.items() if s.over == "nodes" and s.header.direction]
+    if score is None or score.header.direction is None or score.header.ablation is None:
+        known = [name for name, one in circuit.scores.items() if one.header.direction]
         raise CircuitError(
-            f"{by!r} is no node score with a direction and an ablation; allowed: {', '.join(known) or 'none here'}."
+            f"{by!r} is no score with a direction and an ablation; allowed: {', '.join(known) or 'none here'}."
         )
     return score.header
 
@@ -154,6 +181,8 @@ def bound_missed(
         OptionError: a share or confidence outside (0, 1), too few rounds for it.
     """
     header = _header(circuit, by)
+    if header.over != "nodes":
+        raise CircuitError(f"{by!r} scores edges; subsets of nodes are bounded only: choose a node score.")
     if not all(0 < level < 1 for level in confidence):
         raise OptionError(f"confidence={list(confidence)}; allowed: between 0 and 1.")
     rows = np.flatnonzero(~top_n(circuit, k, by, rank=rank).kept_nodes)

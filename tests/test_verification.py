@@ -1,6 +1,7 @@
 """Estimates beside exact effects, and the bound on what a verified list has missed."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ from tiny import LIN, hooked, task
 import interp
 from interp.candidate_nodes import candidates
 from interp.errors import CircuitError, OptionError
+from interp.graph import component_graph
 from interp.joint_effects import joint_effects
 from interp.methods.attribution import attribute
+from interp.methods.edges import attribute_edges
 from interp.methods.patching import patch
+from interp.run_edges import run_edge_circuits
 from interp.verification import bound_missed, verify
 from interp.welch import student_t, welch
 
@@ -47,11 +51,30 @@ def test_the_highest_get_their_exact_effect_and_the_others_none(way):
     assert found.provenance.operations[-1] == {"operation": "verify", "by": name, "rank": "absolute", "k": 7, "seed": 0}
 
 
+@pytest.mark.parametrize("way", ["noising", "denoising"])
+def test_the_strongest_edges_get_their_exact_effect(way):
+    model, given, name = hooked("llama"), task(), f"logit_diff.{way}"
+    cheap = attribute_edges(model, given, direction=way)
+    found = verify(model, given, cheap, 9, by=name, rank="absolute").scores[f"{name}.exact"]
+    rows = np.flatnonzero(~np.isnan(found.values))
+    order = np.argsort(-abs(np.nan_to_num(cheap.scores[name].values)), kind="stable")
+    assert rows.tolist() == sorted(order[:9].tolist()) and found.over == "edges"
+    graph = component_graph(model)
+    kept = np.ones((2, len(graph.edges)), dtype=bool)
+    kept[0, rows[4]] = False
+    if way == "denoising":
+        given = replace(given, clean=given.corrupted, corrupted=given.clean)
+    one, base = run_edge_circuits(model, given, graph, kept).values[0].mean(1)
+    assert found.values[rows[4]] == pytest.approx(float(one - base) * (1 if way == "denoising" else -1), abs=1e-4)
+
+
 def test_what_cannot_be_verified_is_named():
     model, given = hooked("gpt2"), task()
     cheap = attribute(model, given)
-    with pytest.raises(CircuitError, match="'nothing' is no node score.*logit_diff.denoising"):
+    with pytest.raises(CircuitError, match="'nothing' is no score with a direction.*logit_diff.denoising"):
         verify(model, given, cheap, 3, by="nothing", rank="signed")
+    with pytest.raises(CircuitError, match="'logit_diff.noising' scores edges"):
+        bound_missed(model, given, attribute_edges(model, given), 3, by=NAME, rank="absolute")
     with pytest.raises(CircuitError, match="leaves no node"):
         bound_missed(model, given, cheap, len(cheap.nodes), by=NAME, rank="absolute")
     with pytest.raises(OptionError, match="share=1.5.*between 0 and 1"):
