@@ -10,6 +10,7 @@ import torch
 from interp.circuit import Circuit
 from interp.circuit_ops import top_n
 from interp.curves import faithfulness_curve
+from interp.edges import Edges
 from interp.errors import CircuitError, MetricError, OptionError, TaskError
 from interp.evaluate import (
     Faithfulness,
@@ -20,11 +21,13 @@ from interp.evaluate import (
     random_masks,
     sufficiency,
 )
+from interp.graph import component_graph
 from interp.methods.edges import attribute_edges
 from interp.methods.patching import patch
 from interp.metrics import metric
 from interp.models.hf import HookedHF
 from interp.run_circuit import run_circuits
+from interp.run_edges import run_edge_circuits
 from interp.sweep import Engine
 from interp.tasks.base import Task
 from interp.tokens import from_ids
@@ -196,6 +199,22 @@ def test_minimality_leaves_out_one_member_at_a_time(found: Circuit) -> None:
         assert row["drop"] == pytest.approx(own - without, abs=1e-4)
     with pytest.raises(CircuitError, match="keeps no nodes"):
         minimality(G2, TASK, masked(found, np.zeros(len(found.nodes), bool)))
+
+
+def test_an_edge_circuit_is_run_by_its_own_edges_in_whatever_order_they_stand() -> None:
+    universe = attribute_edges(G2, TASK)
+    small = top_n(universe, 40, BY, rank="absolute")
+    graph = component_graph(G2)
+    kept = np.stack([np.ones(len(graph.edges), bool), np.zeros(len(graph.edges), bool), small.kept_edges])
+    full, empty, own = run_edge_circuits(G2, TASK, graph, kept).values[0].mean(1)
+    expected = float((own - empty) / (full - empty))
+    order = np.random.default_rng(0).permutation(len(universe.edges))
+    edges = Edges(universe.edges.source[order], universe.edges.destination[order])
+    shuffled = Circuit(universe.nodes, edges, kept_nodes=small.kept_nodes, kept_edges=small.kept_edges[order])
+    for circuit in (small, shuffled):
+        judged = faithfulness(G2, TASK, circuit, random=2)
+        assert judged.value == pytest.approx(expected, abs=1e-3) and (judged.size, judged.over) == (40, "edges")
+    assert abs(expected - 1) > 0.05 and abs(expected - judged.random[0]) > 1e-3
 
 
 def test_edges_of_another_model_are_named() -> None:

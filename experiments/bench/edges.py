@@ -3,8 +3,8 @@
     python experiments/bench/edges.py [--peer CHECKOUT] [--pairs 8] [--tokens 16] [--steps 5]
 
 `--peer` names a checkout of github.com/hannamw/EAP-IG; its `cuda` literals are read as `cpu`, its tokenizer is replaced
-by given ids, and the same weights run in TransformerLens. Each part runs in a process of its own, one thread, so that peak
-memory is its own; scores are compared edge by edge.
+by given ids, and the same weights run in TransformerLens. Each part runs in a process of its own, one thread, so that
+peak memory is its own; scores are compared edge by edge.
 """
 
 import argparse
@@ -59,9 +59,8 @@ def ours(options: Options) -> dict[str, Any]:
     model = interp.load(weights())
     clean, corrupted = (from_ids(ids.tolist()) for ids in prompts(options))
     ids = torch.arange(options.pairs)[:, None, None]
-    task = interp.Task(
-        "pairs", clean, Answers(clean.last[:, None], 10 + ids, 20 + ids), metric("logit_diff"), corrupted
-    )
+    answers = Answers(clean.last[:, None], 10 + ids, 20 + ids)
+    task = interp.Task("pairs", clean, answers, metric("logit_diff"), corrupted)
     before = peak()
     found: dict[str, Any] = {}
     # EAP-IG's own points begin at the corrupted end, as ours do in denoising; the scores are the same but for rounding.
