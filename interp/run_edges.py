@@ -157,15 +157,13 @@ def _run(
     state.add(_embedded(model, batch)[None])
     for layer in range(graph.n_layers):
         stream = ablated.rest[layer] + state.sum
-        heads, middle = _attention(model, batch, layer, stream, stream + state.corrections(next(removed)), graph)
+        heads, middle = _attention(model, batch, layer, stream, stream + state.corrections(next(removed)))
         before = state.corrections(next(removed)) if not graph.serial else None
         state.add(heads)
         at, read = Site("resid_mid" if graph.serial else "resid_pre", layer), middle if graph.serial else stream
         correction = state.corrections(next(removed)) if before is None else before
         out = Site("mlp_out", layer)
-        with model.block_alone(layer):
-            written_by_mlp = model.run(batch, [Patch(at, read + correction[0])], [out], logits="none")[out]
-        state.add(written_by_mlp[None])
+        state.add(_block_values(model, batch, layer, [Patch(at, read + correction[0])], ["mlp_out"])[out][None])
     final = model.module("final_norm")(ablated.rest[-1] + state.sum + state.corrections(next(removed))[0])
     numbers = torch.tensor([members[p] for p in rows], device=final.device)
     return scorer(final, numbers).unflatten(1, (n_circuits, n_prompts)).cpu().double()
@@ -224,37 +222,37 @@ def _attention(
     layer: int,
     stream: Float[Tensor, "row pos d_model"],
     inputs: Float[Tensor, "reader row pos d_model"],
-    graph: Graph,
 ) -> tuple[Float[Tensor, "head row pos d_model"], Float[Tensor, "row pos d_model"]]:
     """What the heads write when each reader has its own input, and the stream with it."""
-    n_rows, h, k = len(prompts), graph.n_heads, graph.n_kv_heads
-    found = _queries_keys_values(model, prompts[list(range(n_rows)) * len(inputs)], layer, inputs.flatten(0, 1))
-    starts = {"q": 0, "k": h, "v": h + k}
-    patches = []
-    for kind, first in starts.items():
-        each = found[kind].unflatten(0, (len(inputs), n_rows))  # reader, row, pos, head, d_head
+    n_rows, resid = len(prompts), Site("resid_pre", layer)
+    each_reader = prompts[list(range(n_rows)) * len(inputs)]
+    found = _block_values(model, each_reader, layer, [Patch(resid, inputs.flatten(0, 1))], "qkv")
+    patches, first = [], 0
+    for site in (Site(kind, layer) for kind in "qkv"):
+        each = found[site].unflatten(0, (len(inputs), n_rows))  # reader, row, pos, head, d_head
         size = each.shape[3]
-        own = each[torch.arange(first, first + size), :, :, torch.arange(size)]  # head first
-        patches.append(Patch(Site(kind, layer), own.movedim(0, 2)))
-    z, before, after = (Site(kind, layer) for kind in ("z", "attn_proj", "attn_out"))
-    with model.block_alone(layer):
-        run = model.run(prompts, [Patch(Site("resid_pre", layer), stream), *patches], [z, before, after], logits="none")
-    return heads_written(model, layer, run.cache), stream + run[after]
+        own = each[torch.arange(first, first + size), :, :, torch.arange(size)]  # each head from its own reader's run
+        patches.append(Patch(site, own.movedim(0, 2)))
+        first += size
+    outputs = ("z", "attn_proj", "attn_out")
+    cache = _block_values(model, prompts, layer, [Patch(resid, stream), *patches], outputs)
+    return heads_written(model, layer, cache), stream + cache[Site("attn_out", layer)]
 
 
-def _queries_keys_values(
-    model: HookedModel, prompts: Prompts, layer: int, resid: Float[Tensor, "row pos d_model"]
-) -> dict[str, Float[Tensor, "row pos head d_head"]]:
-    """Queries, keys and values of one block on given residuals; the rest of the forward pass is not run."""
-    found: dict[str, Tensor] = {}
+def _block_values(
+    model: HookedModel, prompts: Prompts, layer: int, changes: Sequence[Patch], kinds: Sequence[str]
+) -> dict[Site, Tensor]:
+    """Activations of one block on given residuals; what comes after the last of them is not run."""
+    found: dict[Site, Tensor] = {}
 
-    def take(kind: str, x: Tensor) -> Tensor:
-        found[kind] = x.clone()
-        if len(found) == 3:
+    def take(site: Site, x: Tensor) -> Tensor:
+        found[site] = x.clone()
+        if len(found) == len(kinds):
             raise _Enough
         return x
 
-    edits = [Edit(Site(kind, layer), function=partial(take, kind)) for kind in "qkv"]
+    sites = [Site(kind, layer) for kind in kinds]
+    edits = [Edit(site, function=partial(take, site)) for site in sites]
     with model.block_alone(layer), suppress(_Enough):
-        model.run(prompts, [Patch(Site("resid_pre", layer), resid), *edits], logits="none")
+        model.run(prompts, [*changes, *edits], logits="none")
     return found

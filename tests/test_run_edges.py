@@ -33,9 +33,9 @@ def test_the_full_graph_is_the_clean_run_and_the_empty_one_the_corrupted(family)
     kept[0] = True
     kept[2, graph.n_scored :] = True  # structural edges alone keep nothing
     found = run_edge_circuits(model, given, graph, kept).values[0]
-    assert torch.allclose(found[0], plain(model, given.clean).double(), atol=2e-4)
+    assert torch.allclose(found[0], plain(model, given.clean).double(), rtol=0, atol=1e-5)
     for empty in (found[1], found[2]):
-        assert torch.allclose(empty, plain(model, given.corrupted).double(), atol=2e-4)
+        assert torch.allclose(empty, plain(model, given.corrupted).double(), rtol=0, atol=1e-5)
     assert (found[0] - found[1]).abs().max() > 0.05
 
 
