@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from interp.errors import OptionError, check_choice
 from interp.evaluate import curve_values
 from interp.metrics import Metric
 from interp.models.base import HookedModel
-from interp.recovery import SMALLEST_GAP, bootstrap, recovery, resamples
+from interp.recovery import bootstrap, recovery, resampled, resamples
 from interp.table import Table
 from interp.tasks.base import Task
 
@@ -161,7 +160,4 @@ def _resampled(
     """Faithfulness in 1,000 resamples of the prompts; none for a single prompt."""
     if len(full) < 2:
         return np.empty((0, len(values)))
-    weights = resamples(len(full), 1000, seed)
-    gap = weights @ (full - empty).double()
-    gap = gap.where(gap.abs() >= SMALLEST_GAP, torch.nan)
-    return (weights @ (values - empty).double().T / gap[:, None]).numpy()
+    return resampled(values - empty, resamples(len(full), 1000, seed), full - empty).T.numpy()

@@ -163,7 +163,7 @@ def _judged(
     masks = np.stack([own, *random_masks(own, random, seed)])
     (used,) = checked_metrics(model, task, metric or ())
     if measure == "sufficiency":
-        task = replace(task, clean=task.require_corrupted(), corrupted=task.clean)
+        task = task.swapped()
     runs = members.run(task, _ends(masks if measure == "faithfulness" else ~masks), used, ablation=ablation, seed=seed)
     full, empty, values = runs.values[0][0], runs.values[0][1], runs.values[0][2:]
     if measure == "sufficiency":  # there the corrupted run changes nothing, and everything is restored at the other end
@@ -194,7 +194,8 @@ class _Members:
         self.over: Rows = "edges" if len(circuit.edges) else "nodes"
         self._scored = ~structural(circuit.nodes, circuit.edges)
         self.own = circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes
-        self._places = graph_edges(component_graph(model), circuit)[self._scored] if self.over == "edges" else None
+        self._graph = component_graph(model) if self.over == "edges" else None
+        self._places = None if self._graph is None else graph_edges(self._graph, circuit)[self._scored]
 
     def of(self, circuit: Circuit) -> Bool[np.ndarray, " member"]:
         """Membership of another circuit over the same universe."""
@@ -212,9 +213,9 @@ class _Members:
         self, task: Task, masks: Bool[np.ndarray, "circuit member"], metric: Metric, *, ablation: str, seed: int
     ) -> CircuitRuns:
         """Metrics of circuits that keep the masked members."""
-        if self._places is None:
+        graph = self._graph
+        if graph is None or self._places is None:
             return run_circuits(self.model, task, self.circuit, masks, metrics=[metric], ablation=ablation, seed=seed)
-        graph = component_graph(self.model)
         kept = np.ones((len(masks), len(graph.edges)), dtype=bool)
         kept[:, self._places] = masks
         runs = run_edge_circuits(self.model, task, graph, kept, metrics=[metric], ablation=ablation, seed=seed)

@@ -4,12 +4,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from interp.candidate_nodes import cell_of, check_nodes
-from interp.cells import Source
 from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.nodes import Nodes
 from interp.scoring import Scorer, checked_metrics, clean_reference
-from interp.sources import ablation_source
+from interp.sources import base_and_source
 from interp.sweep import Engine, sweep
 from interp.tasks.base import Task
 
@@ -38,11 +37,8 @@ def joint_effects(
     used = [number for number, cell in enumerate(cells) if cell]
     measured = checked_metrics(model, task, metric)
     scorer = Scorer(model, measured, task.answers, clean_reference(model, measured, task))
-    if direction == "denoising":
-        base, source = task.require_corrupted(), Source(task.clean)
-    else:
-        sites = sorted({part.site for part in parts}, key=lambda s: s.order)
-        base, source = task.clean, ablation_source(model, task, ablation, sites, seed)
+    sites = sorted({part.site for part in parts}, key=lambda s: s.order)
+    base, source = base_and_source(model, task, direction, ablation, sites, seed)
     effects = np.zeros((len(cells), len(task)))
     found = sweep(model, base, source, [cells[n] for n in used], scorer, **(engine or Engine()).options)
     effects[used] = found.effects[0].double().numpy()

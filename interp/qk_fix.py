@@ -45,7 +45,7 @@ def key_effects(
     """First-order effect, after the softmax, of replacing each position's key alone, seen by each query head."""
     before = rule.scores(q, _per_query_head(k, q.shape[2]))
     after = rule.scores(q, _per_query_head(other_k, q.shape[2]))
-    row, probabilities = _row(before), _softmax(before)
+    row, probabilities = before.logsumexp(-1, keepdim=True), _softmax(before)
     largest = torch.zeros_like(before, dtype=torch.bool).scatter_(-1, before.argmax(-1, keepdim=True), True)
     rest = before.masked_fill(largest, -torch.inf)
     small = probabilities.masked_fill(largest, 0.0)  # at most 1/2
@@ -81,10 +81,6 @@ def per_kv_head(effects: Float[Tensor, "*lead head"], n_kv_heads: int) -> Float[
 
 def _per_query_head(k: Float[Tensor, "batch pos kv d_head"], n_heads: int) -> Float[Tensor, "batch pos head d_head"]:
     return k.repeat_interleave(n_heads // k.shape[2], 2)
-
-
-def _row(scores: Scores) -> Float[Tensor, "batch head dest 1"]:
-    return scores.logsumexp(-1, keepdim=True)
 
 
 def _softmax(scores: Scores) -> Scores:

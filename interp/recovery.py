@@ -70,6 +70,19 @@ def resamples(batch: int, n: int, seed: int) -> Float[Tensor, "resample batch"]:
     return torch.zeros(n, batch).double().scatter_add_(1, drawn, torch.ones(n, batch).double()) / batch
 
 
+def resampled(
+    values: Float[Tensor, "run batch"],
+    weights: Float[Tensor, "resample batch"],
+    over: Float[Tensor, " batch"] | None = None,
+) -> Float[Tensor, "run resample"]:
+    """Means in each resample, divided by that of `over` where given; NaN where that is below `SMALLEST_GAP`."""
+    means = values.double() @ weights.T
+    if over is None:
+        return means
+    denominator = weights @ over.detach().cpu().double()
+    return means / denominator.where(denominator.abs() >= SMALLEST_GAP, torch.nan)
+
+
 def bootstrap(
     values: Float[Tensor, "*run batch"],
     n: int = 1000,
@@ -101,11 +114,9 @@ def bootstrap(
         undefined = torch.full(values.shape[:-1], torch.nan, dtype=torch.float64)
         return undefined, undefined.clone()
     weights = resamples(batch, n, seed)
-    denominator = torch.ones(n).double() if over is None else weights @ over.detach().cpu().double()
-    denominator = denominator.where(denominator.abs() >= SMALLEST_GAP, torch.nan)
     bounds = torch.tensor([(1 - level) / 2, (1 + level) / 2]).double()
     rows = values.detach().cpu().double().reshape(-1, batch)
     # In parts, for torch.quantile takes at most 16 million numbers.
-    parts = [(part @ weights.T / denominator).quantile(bounds, -1) for part in rows.split(max(1, 10_000_000 // n))]
+    parts = [resampled(part, weights, over).quantile(bounds, -1) for part in rows.split(max(1, 10_000_000 // n))]
     low, high = torch.cat(parts, -1).reshape(2, *values.shape[:-1])
     return low, high

@@ -32,11 +32,11 @@ from interp.scoring import Scorer, checked_metrics, clean_reference
 from interp.site import Site
 from interp.sources import ABLATIONS, ablation_source
 from interp.tasks.base import Task
-from interp.tokens import Prompts
+from interp.tokens import Prompts, batches
 from interp.written import heads_written, written, written_sites
 
 
-class _Enough(Exception):  # noqa: N818 - no error: ends a forward pass once its queries, keys and values are known
+class _Enough(Exception):  # noqa: N818 - no error: ends a forward pass once all that is wanted of it is known
     pass
 
 
@@ -76,26 +76,37 @@ def run_edge_circuits(
         raise CircuitError(f"masks have shape {kept.shape}; [circuit, {len(graph.edges)}] is needed.")
     if rows < 1:
         raise OptionError(f"rows={rows}; allowed: 1 and more.")
+    check_choice("ablation", ablation, ABLATIONS)
     chosen = checked_metrics(model, task, metrics)
     scorer = Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
     found = torch.full((len(chosen), len(kept), len(task)), torch.nan, dtype=torch.float64)
     with torch.no_grad():
-        for start in range(0, len(task), rows):
-            prompts = list(range(start, min(start + rows, len(task))))
-            ablated = _ablated(model, task, ablation, prompts, seed)
-            at_once = max(rows // len(prompts), 1)
-            for first in range(0, len(kept), at_once):
-                masks = kept[first : first + at_once, : graph.n_scored]
+        given = _given(model, task, ablation, seed)
+        for prompts in batches(len(task), rows):
+            ablated = _ablated(model, task.clean[prompts], given, prompts)
+            for circuits in batches(len(kept), max(rows // len(prompts), 1)):
+                masks = kept[circuits, : graph.n_scored]
                 values = _run(model, task.clean[prompts], graph, masks, ablated, scorer, prompts)
-                found[:, first : first + at_once, start : start + len(prompts)] = values
+                found[:, circuits[0] : circuits[-1] + 1, prompts[0] : prompts[-1] + 1] = values
     return CircuitRuns(found, ())
 
 
-def _ablated(model: HookedModel, task: Task, ablation: str, rows: list[int], seed: int) -> _Ablated:
-    """Writers' values in the ablation for some prompts."""
+def _given(
+    model: HookedModel, task: Task, ablation: str, seed: int
+) -> Prompts | Float[Tensor, "writer pos d_model"] | None:
+    """What an ablation takes its values from: a run of other prompts, means, or None for zeros."""
+    if ablation == "zero":
+        return None
+    if ablation.startswith("mean"):
+        return _means(model, task, by_position=ablation == "mean_by_position")
+    return ablation_source(model, task, ablation, [], seed).prompts
+
+
+def _ablated(model: HookedModel, prompts: Prompts, given: Prompts | Tensor | None, rows: list[int]) -> _Ablated:
+    """Writers' values in the ablation for some prompts, which are `rows` of the task."""
     layers = range(model.shape.n_layers)
     streams = [Site("resid_pre", layer) for layer in layers] + [Site("resid_post", layers[-1])]
-    clean = model.run(task.clean[rows], record=[*written_sites(model), *streams], logits="none")
+    clean = model.run(prompts, record=[*written_sites(model), *streams], logits="none")
     own = written(model, clean.cache)
     rest = _biases(model, own)
     sums = own.cumsum(0)[:: model.shape.n_heads + 1]  # of the writers before each layer, and of all
@@ -105,15 +116,11 @@ def _ablated(model: HookedModel, task: Task, ablation: str, rows: list[int], see
             f"the components of {model.identity.name} ({model.family}) do not add up to its residual stream: off by "
             f"{missing:.1e}, so its edges cannot be run; check the site map, or a scaled residual stream."
         )
-    check_choice("ablation", ablation, ABLATIONS)
-    if ablation == "zero":
+    if given is None:
         return _Ablated(torch.zeros_like(own), rest)
-    if ablation.startswith("mean"):
-        means = _means(model, task, by_position=ablation == "mean_by_position")
-        return _Ablated(means[:, None, : own.shape[2]].expand_as(own), rest)
-    source = ablation_source(model, task, ablation, [], seed).prompts
-    assert source is not None, "this ablation takes its values from other prompts"
-    run = model.run(source[rows], record=written_sites(model), logits="none")
+    if isinstance(given, Tensor):
+        return _Ablated(given[:, None, : own.shape[2]].expand_as(own), rest)
+    run = model.run(given[rows], record=written_sites(model), logits="none")
     return _Ablated(written(model, run.cache), rest)
 
 
@@ -158,12 +165,10 @@ def _run(
     for layer in range(graph.n_layers):
         stream = ablated.rest[layer] + state.sum
         heads, middle = _attention(model, batch, layer, stream, stream + state.corrections(next(removed)))
-        before = state.corrections(next(removed)) if not graph.serial else None
         state.add(heads)
         at, read = Site("resid_mid" if graph.serial else "resid_pre", layer), middle if graph.serial else stream
-        correction = state.corrections(next(removed)) if before is None else before
-        out = Site("mlp_out", layer)
-        state.add(_block_values(model, batch, layer, [Patch(at, read + correction[0])], ["mlp_out"])[out][None])
+        changed, out = Patch(at, read + state.corrections(next(removed))[0]), Site("mlp_out", layer)
+        state.add(_block_values(model, batch, layer, [changed], ["mlp_out"])[out][None])
     final = model.module("final_norm")(ablated.rest[-1] + state.sum + state.corrections(next(removed))[0])
     numbers = torch.tensor([members[p] for p in rows], device=final.device)
     return scorer(final, numbers).unflatten(1, (n_circuits, n_prompts)).cpu().double()
@@ -191,8 +196,8 @@ class _State:
         self._seen = here.stop
 
     def corrections(self, removed: Float[Tensor, "circuit reader writer"]) -> Float[Tensor, "reader row pos d_model"]:
-        """Per reader and row, the sum of the changes of its removed writers."""
-        found = removed @ self._changes[:, : self._seen].flatten(2)
+        """Per reader and row, the sum of the changes of its removed writers, of those that it sees."""
+        found = removed @ self._changes[:, : removed.shape[2]].flatten(2)
         return found.transpose(0, 1).reshape(-1, *self.sum.shape)
 
 

@@ -4,14 +4,14 @@ A `Scorer` holds a task's answers and metrics for some prompts and turns `resid_
 every metric is local (logit difference, say), only the answers' own columns of the unembedding are used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.errors import OptionError, TaskError
+from interp.errors import MetricError, OptionError, TaskError
 from interp.metrics import Answers, Metric, metric
 from interp.models.base import HookedModel
 from interp.models.runs import Run
@@ -130,3 +130,25 @@ def checked_metrics(
     for one in chosen:
         one.check(blank, task.answers, blank)
     return chosen
+
+
+def metric_of_logits(
+    model: HookedModel, one: Metric, answers: Answers, reference: Float[Tensor, "prompt target d_vocab"] | None
+) -> Callable[[Float[Tensor, "batch target d_vocab"]], Float[Tensor, " batch"]]:
+    """The metric as a function of the logits at the answers' positions, on the model's device."""
+    here = answers.to(model.device)
+    return lambda logits: one(logits, here, reference if one.needs_reference else None)
+
+
+def refuse_blind(metrics: Sequence[Metric], cure: str) -> None:
+    """Raise for metrics without a gradient in the clean run.
+
+    Raises:
+        MetricError: with the cure, beside the ones that always are.
+    """
+    blind = [one.name for one in metrics if one.needs_reference]
+    if blind:
+        raise MetricError(
+            f"{', '.join(blind)} compares with the clean run and has zero gradient there, so noising estimates would "
+            f"all be 0; use logit_diff, {cure}, or direction='denoising'."
+        )

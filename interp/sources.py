@@ -145,3 +145,12 @@ def directions_of(task: Task, direction: str, ablation: str | GaussianNoise) -> 
     if direction == "denoising":
         raise OptionError(f"ablation {ablation!r} has no corrupted run to restore; use direction='noising'.")
     return ("noising",)
+
+
+def base_and_source(
+    model: HookedModel, task: Task, direction: str, ablation: str, sites: Sequence[Site], seed: int = 0
+) -> tuple[Prompts, Source]:
+    """The prompts whose runs a direction changes, and where the new values at `sites` come from."""
+    if direction == "denoising":
+        return task.require_corrupted(), Source(task.clean)
+    return task.clean, ablation_source(model, task, ablation, sites, seed)

@@ -19,6 +19,12 @@ from interp.errors import PromptError
 Message = dict[str, str]
 
 
+def batches(count: int, size: int) -> Iterator[list[int]]:
+    """The row numbers of `count` prompts, at most `size` at a time."""
+    for start in range(0, count, size):
+        yield list(range(start, min(start + size, count)))
+
+
 def row_numbers(rows: int | slice | Sequence[int], count: int) -> list[int]:
     """The row numbers that an index into `count` prompts means; one number keeps the batch axis.
 

@@ -103,7 +103,7 @@ def _edge_scores(
     """Signed exact scores of single edges."""
     graph, ablation = component_graph(model), header.ablation or ""
     if header.direction == "denoising":
-        task = replace(task, clean=task.require_corrupted(), corrupted=task.clean)
+        task = task.swapped()
     kept = np.ones((len(rows) + 1, len(graph.edges)), dtype=bool)
     kept[np.arange(len(rows)), graph_edges(graph, circuit)[rows]] = False
     values = run_edge_circuits(model, task, graph, kept, metrics=[measured], ablation=ablation, seed=seed).values[0]

@@ -18,7 +18,6 @@ Sources: Nanda 2023 (attribution patching); Kramár et al. 2024 (arXiv 2403.0074
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -31,9 +30,9 @@ from interp.candidate_nodes import Positions, chosen_nodes
 from interp.cells import Source
 from interp.circuit import BASES, Circuit, NamedTensor, Score, ScoreHeader, signed_score
 from interp.cotangents import needed_sites, walk
-from interp.errors import InterpWarning, MetricError, OptionError, check_choice
+from interp.errors import InterpWarning, OptionError, check_choice
 from interp.intervention import Edit, Patch
-from interp.metrics import Answers, Metric
+from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.models.runs import AttentionRule, Watched
 from interp.node_sums import SiteNodes, by_site
@@ -41,11 +40,11 @@ from interp.nodes import Nodes
 from interp.origin import provenance_of
 from interp.qk_fix import joint_key_effects, key_effects, per_kv_head, query_effects
 from interp.score_columns import UNITS, Columns, end_columns, joined, mean, score_columns
-from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
+from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference, metric_of_logits, refuse_blind
 from interp.site import Site
-from interp.sources import Direction, ablation_source, directions_of
+from interp.sources import Direction, base_and_source, directions_of
 from interp.tasks.base import Task
-from interp.tokens import Prompts
+from interp.tokens import Prompts, batches
 
 Method = Literal["atp", "atp+qk", "atp+graddrop", "atp*"]
 KEYS = ("k", "k_of_query_head")
@@ -143,8 +142,12 @@ def attribute(
     )  # fmt: skip
     _check(setting, ways)
     total = len(ways) * len(measured) * steps * len(task)
+    found: dict[tuple[Direction, int], _Found] = {}
     with tqdm(total=total, disable=None if progress else True, desc="gradients", unit="prompt", leave=False) as bar:
-        found = {(way, n): _attributed(setting, way, n, bar.update) for way in ways for n in range(len(measured))}
+        for way in ways:
+            base, source = base_and_source(model, task, way, ablation, [g.site for g in setting.groups], seed)
+            for number in range(len(measured)):
+                found[way, number] = _attributed(setting, base, source, number, bar.update)
     ends = _ends(found, ablation)
     columns = joined(
         [*(_columns(setting, *at, each, ends) for at, each in found.items()),
@@ -165,12 +168,8 @@ def attribute(
 
 def _check(setting: _Setting, ways: Sequence[str]) -> None:
     """Raise for what has no estimate."""
-    blind = [m.name for m in setting.metrics if m.needs_reference]
-    if blind and "noising" in ways and setting.steps == 1:
-        raise MetricError(
-            f"{', '.join(blind)} compares with the clean run and has zero gradient there, so noising estimates would "
-            "all be 0; use logit_diff, steps above 1, or direction='denoising'."
-        )
+    if "noising" in ways and setting.steps == 1:
+        refuse_blind(setting.metrics, "steps above 1")
     if setting.drops and setting.model.shape.n_layers < 2:
         raise OptionError(f"method {setting.method!r} needs 2 layers or more; {setting.model.identity.name} has 1.")
     if setting.steps > 1 and setting.ablation not in ("counterfactual", "resample"):
@@ -194,18 +193,14 @@ class _Batch(NamedTuple):
     rules: Sequence[AttentionRule]
 
 
-def _attributed(setting: _Setting, way: Direction, number: int, tick: Callable[[int], object]) -> _Found:
+def _attributed(
+    setting: _Setting, prompts: Prompts, source: Source, number: int, tick: Callable[[int], object]
+) -> _Found:
     """Estimates of one metric in one direction, over all prompts."""
-    model, task = setting.model, setting.task
-    if way == "noising":
-        sites = [group.site for group in setting.groups]
-        prompts, source = task.clean, ablation_source(model, task, setting.ablation, sites, setting.seed)
-    else:
-        prompts, source = task.require_corrupted(), Source(task.clean)
-    parts = []
-    for start in range(0, len(task), setting.batch):
-        rows = list(range(start, min(start + setting.batch, len(task))))
-        parts.append(_attributed_rows(setting, prompts[rows], source, number, rows, tick))
+    parts = [
+        _attributed_rows(setting, prompts[rows], source, number, rows, tick)
+        for rows in batches(len(prompts), setting.batch)
+    ]
     effects, magnitudes, base, other = (torch.cat(part, -1) for part in zip(*parts, strict=True))
     for group in setting.groups:
         absent = ~group.present
@@ -266,15 +261,11 @@ def _watched(
     """A differentiable run of the base prompts, at every site that the estimates touch."""
     answers = setting.task.answers[rows]
     one, model = setting.metrics[number], setting.model
-    reference = setting.reference[rows] if setting.reference is not None and one.needs_reference else None
+    reference = None if setting.reference is None else setting.reference[rows]
     partners = [Site(kind, site.layer) for site in setting.fixed for kind in "qk"]
     watched = [*sites, *partners, *needed_sites(model.shape.n_layers), EMBED]
-    metric = partial(_metric, one, answers.to(model.device), reference)
+    metric = metric_of_logits(model, one, answers, reference)
     return model.watch(prompts, metric, list(dict.fromkeys(watched)), moved, logits=answers.positions)
-
-
-def _metric(one: Metric, answers: Answers, reference: Tensor | None, logits: Tensor) -> Tensor:
-    return one(logits, answers, reference)
 
 
 def _other_run(

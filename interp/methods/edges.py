@@ -30,19 +30,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from interp.circuit import BASES, Circuit, NamedTensor, Score, ScoreHeader, signed_score
-from interp.errors import MetricError, OptionError, check_choice
+from interp.errors import OptionError, check_choice
 from interp.graph import Graph, component_graph
 from interp.intervention import Intervention, Patch
-from interp.metrics import Answers, Metric
+from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.models.runs import Watched
 from interp.origin import provenance_of
 from interp.score_columns import UNITS, Columns, joined
-from interp.scoring import checked_metrics, clean_reference
+from interp.scoring import checked_metrics, clean_reference, metric_of_logits, refuse_blind
 from interp.site import Site
 from interp.sources import Direction, directions_of
 from interp.tasks.base import Task
-from interp.tokens import Prompts
+from interp.tokens import Prompts, batches
 from interp.written import written, written_sites
 
 EdgeMethod = Literal["eap", "eap-ig-inputs", "eap-ig-activations", "clean-corrupted", "conductance", "ifr"]
@@ -168,12 +168,8 @@ def attribute_edges(
         return _flow(model, task, graph, batch)
     measured = checked_metrics(model, task, metrics)
     ways = directions_of(task, direction, "counterfactual")
-    blind = [m.name for m in measured if m.needs_reference]
-    if blind and "noising" in ways and method == "eap":
-        raise MetricError(
-            f"{', '.join(blind)} compares with the clean run and has zero gradient there, so noising estimates would "
-            "all be 0; use logit_diff, an integrated method, or direction='denoising'."
-        )
+    if "noising" in ways and method == "eap":
+        refuse_blind(measured, "an integrated method")
     setting = _Setting(model, task, graph, method, steps, batch, measured, clean_reference(model, measured, task))
     total = len(ways) * len(measured) * len(task)
     with tqdm(total=total, disable=None if progress else True, desc="prompts", unit="prompt", leave=False) as bar:
@@ -195,8 +191,7 @@ def _edge_effects(
     clean, corrupted = setting.task.clean, setting.task.require_corrupted()
     base, other = (clean, corrupted) if way == "noising" else (corrupted, clean)
     parts = []
-    for start in range(0, len(clean), setting.batch):
-        rows = list(range(start, min(start + setting.batch, len(clean))))
+    for rows in batches(len(clean), setting.batch):
         parts.append(_edge_effects_of(setting, base[rows], other[rows], number, rows))
         tick(len(rows))
     return np.concatenate(parts, 1)
@@ -209,8 +204,8 @@ def _edge_effects_of(
     model, graph = setting.model, setting.graph
     answers = setting.task.answers[rows]
     one = setting.metrics[number]
-    reference = setting.reference[rows] if setting.reference is not None and one.needs_reference else None
-    metric = partial(_metric, one, answers.to(model.device), reference)
+    reference = None if setting.reference is None else setting.reference[rows]
+    metric = metric_of_logits(model, one, answers, reference)
     sites = watched_sites(model)
     blocks: list[Tensor] = []
     for point in _points(setting, base, other):
@@ -222,10 +217,6 @@ def _edge_effects_of(
             if writers.start < writers.stop:
                 blocks[place][:, writers] += _products(point.changes[writers], gradients)
     return torch.cat([block.flatten(0, 1) for block in blocks]).float().cpu().numpy()
-
-
-def _metric(one: Metric, answers: Answers, reference: Tensor | None, logits: Tensor) -> Tensor:
-    return one(logits, answers, reference)
 
 
 def _points(setting: _Setting, base: Prompts, other: Prompts) -> Iterator[_Point]:
@@ -288,9 +279,9 @@ def _columns(setting: _Setting, way: Direction, number: int, effects: Float[np.n
 def _flow(model: HookedModel, task: Task, graph: Graph, batch: int) -> Circuit:
     """Information-flow routes in the clean run: who brings how much of what each reader reads."""
     parts = []
-    for start in range(0, len(task), batch):
-        prompts = task.clean[list(range(start, min(start + batch, len(task))))]
-        parts.append(torch.cat([block.flatten(0, 1) for block in _flow_blocks(model, graph, prompts)]).cpu().numpy())
+    for rows in batches(len(task), batch):
+        blocks = _flow_blocks(model, graph, task.clean[rows])
+        parts.append(torch.cat([block.flatten(0, 1) for block in blocks]).cpu().numpy())
     values = np.full((len(graph.edges), len(task)), np.nan, dtype=np.float32)
     values[: graph.n_scored] = np.concatenate(parts, 1)
     header = ScoreHeader("edges", "attribution", False, reduction="mean", unit="share of L1 norm", method="ifr")

@@ -34,7 +34,7 @@ from interp.origin import provenance_of
 from interp.score_columns import UNITS, Columns, end_columns, joined, mean, score_columns
 from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
 from interp.site import Site
-from interp.sources import Direction, GaussianNoise, ablation_source, directions_of
+from interp.sources import Direction, GaussianNoise, base_and_source, directions_of
 from interp.sweep import Engine, sweep
 from interp.sweep_plan import REASONS
 from interp.tasks.base import Task
@@ -167,10 +167,8 @@ def _runs(setting: _Setting, cells: Sequence[Cell], way: Direction, draws: Seque
         return [(task.clean, Source(task.clean), noise) for noise in draws]
     if draws:
         return [(task.clean, Source(task.clean, noise), None) for noise in draws]
-    if way == "denoising":
-        return [(task.require_corrupted(), Source(task.clean), None)]
     sites = sorted({part.site for cell in cells for part in cell}, key=lambda s: s.order)
-    return [(task.clean, ablation_source(model, task, setting.ablation_name, sites, setting.seed), None)]
+    return [(*base_and_source(model, task, way, setting.ablation_name, sites, setting.seed), None)]
 
 
 def _measure(

@@ -37,7 +37,7 @@ from interp.regions import Layout
 from interp.score_columns import UNITS, joined, score_columns
 from interp.scoring import Scorer, checked_metrics, clean_reference
 from interp.site import Site
-from interp.sources import Direction, directions_of
+from interp.sources import Direction, base_and_source, directions_of
 from interp.sweep import Engine, groups_of, run_rows, tokens_in_flight, writers
 from interp.sweep_plan import Group, Job, chunks
 from interp.tasks.base import Task
@@ -114,9 +114,8 @@ def path_patch(
     scorer = Scorer(model, measured, task.answers, clean_reference(model, measured, task))
     columns = []
     for way in ways:
-        base, other = (task.clean, task.corrupted) if way == "noising" else (task.corrupted, task.clean)
-        assert base is not None and other is not None, "checked with the directions"
-        effects = _effects(setting, task, base, Source(other), scorer, engine)
+        base, source = base_and_source(model, task, way, "counterfactual", [])
+        effects = _effects(setting, task, base, source, scorer, engine)
         for one, found in zip(measured, effects, strict=True):
             header = ScoreHeader(
                 "nodes", "effect", True, way, BASES[way], "counterfactual", "mean", UNITS.get(one.name), "path_patch",
