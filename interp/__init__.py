@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from interp.curves import faithfulness_curve as faithfulness_curve
     from interp.errors import InterpError as InterpError
     from interp.errors import InterpWarning as InterpWarning
+    from interp.evaluate import completeness as completeness
     from interp.evaluate import faithfulness as faithfulness
     from interp.evaluate import faithfulness_of_complement as faithfulness_of_complement
     from interp.evaluate import minimality as minimality
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from interp.intervention import Resample as Resample
     from interp.intervention import Scale as Scale
     from interp.intervention import Zero as Zero
+    from interp.mediation import mediate as mediate
+    from interp.methods.acdc import acdc as acdc
     from interp.methods.attribution import attribute as attribute
+    from interp.methods.edge_patching import patch_edges as patch_edges
     from interp.methods.edges import attribute_edges as attribute_edges
     from interp.methods.patching import patch as patch
     from interp.methods.path_patching import path_patch as path_patch
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
     from interp.readouts import attention_patterns as attention_patterns
     from interp.readouts import direct_logit_attribution as direct_logit_attribution
     from interp.readouts import logit_lens as logit_lens
+    from interp.recall import auroc as auroc
+    from interp.recall import roc_curve as roc_curve
     from interp.run_circuit import run_circuits as run_circuits
     from interp.site import Site as Site
     from interp.sources import GaussianNoise as GaussianNoise
@@ -68,11 +74,14 @@ _WHERE = {
     "interp.circuit_export": "to_graphml to_networkx",
     "interp.circuit_files": "load_circuit save_circuit",
     "interp.circuit_ops": "grow prune threshold top_n",
-    "interp.errors": "InterpError InterpWarning",
     "interp.curves": "circuit_areas faithfulness_curve",
-    "interp.evaluate": "faithfulness faithfulness_of_complement minimality necessity sufficiency",
+    "interp.errors": "InterpError InterpWarning",
+    "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
+    "interp.mediation": "mediate",
+    "interp.methods.acdc": "acdc",
     "interp.methods.attribution": "attribute",
+    "interp.methods.edge_patching": "patch_edges",
     "interp.methods.edges": "attribute_edges",
     "interp.methods.patching": "patch",
     "interp.methods.path_patching": "path_patch",
@@ -82,6 +91,7 @@ _WHERE = {
     "interp.models.load": "load",
     "interp.nodes": "Node Nodes",
     "interp.readouts": "attention_patterns direct_logit_attribution logit_lens",
+    "interp.recall": "auroc roc_curve",
     "interp.run_circuit": "run_circuits",
     "interp.site": "Site",
     "interp.sources": "GaussianNoise",

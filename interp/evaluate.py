@@ -4,19 +4,23 @@ With m_full the model's metric and m_empty that of the run in which the whole un
 
     R = (m(run) - m_empty) / (m_full - m_empty)       quotient of the means over prompts; it may leave [0, 1]
 
-and the runs are (specs differ in the words; Wang et al. 2023, Marks et al. 2024, Hanna et al. 2024):
+and the runs are (papers differ in the words; Wang et al. 2023, Marks et al. 2024, Hanna et al. 2024):
 
     faithfulness                 complement ablated in the clean run              ideal 1
     faithfulness_of_complement   circuit ablated in the clean run                 ideal 0 (Marks: completeness)
     necessity                    1 - faithfulness_of_complement                   ideal 1
     sufficiency                  circuit restored in the corrupted run            ideal 1
+    completeness                 1 - recovery when the complement is restored     ideal 1
+                                 in the corrupted run
 
-The four agree only where components do not interact. A circuit with edges is run by its edges (`interp.run_edges`), one
-without by its nodes (`interp.run_circuit`). A denominator too small to divide by gives NaN with the reason.
+The measures agree only where components do not interact. A circuit with edges is run by its edges
+(`interp.run_edges`), one without by its nodes (`interp.run_circuit`). A denominator too small to divide by gives NaN
+with the reason.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -25,13 +29,14 @@ from torch import Tensor
 from interp.circuit import Circuit, Rows
 from interp.edges import structural
 from interp.errors import CircuitError, OptionError
-from interp.graph import component_graph, graph_edges
+from interp.graph import graph_edges, graph_of
 from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.recovery import bootstrap, recovery
 from interp.run_circuit import CircuitRuns, run_circuits
 from interp.run_edges import run_edge_circuits
 from interp.scoring import checked_metrics
+from interp.sources import Direction
 from interp.table import Table
 from interp.tasks.base import Task
 
@@ -128,8 +133,29 @@ def necessity(
 ) -> Faithfulness:
     """Share of the behaviour lost when the circuit is ablated in the clean run. Arguments as `faithfulness`."""
     found = _judged(model, task, circuit, "faithfulness_of_complement", metric, ablation, random, seed)
+    return _rest(found, "necessity")
+
+
+def completeness(
+    model: HookedModel,
+    task: Task,
+    circuit: Circuit,
+    *,
+    metric: str | Metric | None = None,
+    random: int = 20,
+    seed: int = 0,
+) -> Faithfulness:
+    """Share of the behaviour that stays away when everything but the circuit has its clean values in the corrupted run:
+    nothing outside the circuit brings it back. (Marks et al. 2024 mean `faithfulness_of_complement` by the word.)
+    Arguments as `faithfulness`."""
+    found = _judged(model, task, circuit, "recovery_of_complement", metric, "counterfactual", random, seed)
+    return _rest(found, "completeness")
+
+
+def _rest(found: Faithfulness, measure: str) -> Faithfulness:
+    """1 minus a recovery, under the name of what that measures."""
     return replace(
-        found, value=1 - found.value, low=1 - found.high, high=1 - found.low, measure="necessity",
+        found, value=1 - found.value, low=1 - found.high, high=1 - found.low, measure=measure,
         random=tuple(1 - value for value in found.random),
     )  # fmt: skip
 
@@ -162,11 +188,11 @@ def _judged(
     own = members.own
     masks = np.stack([own, *random_masks(own, random, seed)])
     (used,) = checked_metrics(model, task, metric or ())
-    if measure == "sufficiency":
-        task = task.swapped()
-    runs = members.run(task, _ends(masks if measure == "faithfulness" else ~masks), used, ablation=ablation, seed=seed)
+    way: Direction = "denoising" if measure in ("sufficiency", "recovery_of_complement") else "noising"
+    kept = _ends(masks if measure in ("faithfulness", "recovery_of_complement") else ~masks)  # left as the base has it
+    runs = members.run(task, kept, used, direction=way, ablation=ablation, seed=seed)
     full, empty, values = runs.values[0][0], runs.values[0][1], runs.values[0][2:]
-    if measure == "sufficiency":  # there the corrupted run changes nothing, and everything is restored at the other end
+    if way == "denoising":  # there the corrupted run changes nothing, and everything is restored at the other end
         full, empty = empty, full
     shares = recovery(values, full, empty)
     low, high = bootstrap(values[:1] - empty, seed=seed, over=full - empty)
@@ -194,7 +220,7 @@ class _Members:
         self.over: Rows = "edges" if len(circuit.edges) else "nodes"
         self._scored = ~structural(circuit.nodes, circuit.edges)
         self.own = circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes
-        self._graph = component_graph(model) if self.over == "edges" else None
+        self._graph = graph_of(model, circuit) if self.over == "edges" else None
         self._places = None if self._graph is None else graph_edges(self._graph, circuit)[self._scored]
 
     def of(self, circuit: Circuit) -> Bool[np.ndarray, " member"]:
@@ -210,15 +236,23 @@ class _Members:
         return table["source"] + " -> " + table["destination"]
 
     def run(
-        self, task: Task, masks: Bool[np.ndarray, "circuit member"], metric: Metric, *, ablation: str, seed: int
+        self,
+        task: Task,
+        masks: Bool[np.ndarray, "circuit member"],
+        metric: Metric,
+        *,
+        direction: Direction = "noising",
+        ablation: str,
+        seed: int,
     ) -> CircuitRuns:
         """Metrics of circuits that keep the masked members."""
+        options: dict[str, Any] = {"metrics": [metric], "direction": direction, "ablation": ablation, "seed": seed}
         graph = self._graph
         if graph is None or self._places is None:
-            return run_circuits(self.model, task, self.circuit, masks, metrics=[metric], ablation=ablation, seed=seed)
+            return run_circuits(self.model, task, self.circuit, masks, **options)
         kept = np.ones((len(masks), len(graph.edges)), dtype=bool)
         kept[:, self._places] = masks
-        runs = run_edge_circuits(self.model, task, graph, kept, metrics=[metric], ablation=ablation, seed=seed)
+        runs = run_edge_circuits(self.model, task, graph, kept, **options)
         missing = graph.n_scored - len(self._places)
         return replace(runs, outside=(f"{missing} edges without a candidate",) if missing else ())
 

@@ -3,7 +3,7 @@
 Each is a GPT-2 of four layers without norms, on which methods run as on any other, with a task and the names of the
 components that carry it. All other components write to one coordinate that the logits read faintly. They hold the
 cases in which methods are known to fail: a saturated softmax, direct and indirect effects that cancel, a redundant
-pair.
+pair, a pair of which both are needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +16,7 @@ from jaxtyping import Bool
 
 from interp.candidate_nodes import candidates
 from interp.errors import check_choice
+from interp.graph import Graph, component_graph
 from interp.metrics import Answers, metric
 from interp.models.base import HookedModel
 from interp.models.blank import blank_gpt2
@@ -40,6 +41,8 @@ class KnownCircuit:
     Attributes:
         nodes: the candidates: heads of q, k, v and z, and MLPs, over all positions.
         truth: which of them carry the task.
+        graph: all edges between components.
+        edge_truth: which of its scored edges carry the task.
     """
 
     name: str
@@ -47,10 +50,12 @@ class KnownCircuit:
     task: Task
     nodes: Nodes
     truth: Bool[np.ndarray, " node"]
+    graph: Graph
+    edge_truth: Bool[np.ndarray, " edge"]
 
 
 def known_circuit(name: str) -> KnownCircuit:
-    """One of ``"chain"``, ``"saturated"``, ``"cancelling"``, ``"redundant"``.
+    """One of ``"chain"``, ``"saturated"``, ``"cancelling"``, ``"redundant"``, ``"conjunction"``.
 
     Raises:
         OptionError: an unknown name.
@@ -117,16 +122,20 @@ def _mlp(
     mlp.c_proj.weight[unit, writes] = factor
 
 
-def _known(name: str, model: Any, clean: list[int], corrupted: list[int], truth: str) -> KnownCircuit:
-    """The model with its task (logit 0 against a logit that is always 0) and the truth, as names with commas."""
+def _known(name: str, model: Any, clean: list[int], corrupted: list[int], edges: str) -> KnownCircuit:
+    """The model with its task (logit 0 against a logit that is always 0) and the edges that carry it, as text."""
     hooked, last = load(model, check=False), len(clean) - 1
     given = Answers(torch.tensor([[last]]), torch.tensor([[[0]]]), torch.tensor([[[TOKENS - 1]]]))
     task = Task(name, from_ids([clean]), given, metric("logit_diff"), corrupted=from_ids([corrupted]))
+    graph = component_graph(hooked)
+    pairs = [tuple(edge.split(" -> ")) for edge in edges.split(", ")]
+    ends = np.array([[graph.nodes.index(end) for end in pair] for pair in pairs])
+    found = (graph.edges.source == ends[:, :1]) & (graph.edges.destination == ends[:, 1:])
+    assert found.any(1).all(), f"the truth of {name} names edges that the model does not have"
     nodes = candidates(hooked, task, ["q", "k", "v", "z", "mlp_out"])
-    wanted = set(truth.split(", "))
-    mask = np.array([str(node) in wanted for node in nodes])
-    assert mask.sum() == len(wanted), f"the truth of {name} names components that are no candidates"
-    return KnownCircuit(name, hooked, task, nodes, mask)
+    carriers = {end for pair in pairs for end in pair}
+    truth = np.array([str(node) in carriers for node in nodes])
+    return KnownCircuit(name, hooked, task, nodes, truth, graph, found.any(0)[: graph.n_scored])
 
 
 def _chain() -> KnownCircuit:
@@ -135,38 +144,61 @@ def _chain() -> KnownCircuit:
     p = TOKENS
     _head(model, 0, 0, reads={1: 1.0}, writes=OTHER, queries={p + 1: 0}, keys={p: 0})
     _head(model, 1, 1, reads={OTHER: 1.0}, writes=OUT, queries={p + 2: 0}, keys={p + 1: 0})
-    return _known("chain", model, [1, 3, 4], [2, 3, 4], "v[0] head 0, z[0] head 0, v[1] head 1, z[1] head 1")
+    edges = "input -> v[0] head 0, z[0] head 0 -> v[1] head 1, z[1] head 1 -> logits"
+    return _known("chain", model, [1, 3, 4], [2, 3, 4], edges)
 
 
 def _saturated() -> KnownCircuit:
     """Head 2 looks at token 0 when the last token is 2 and at token 1 when it is 3; its value is 1 at token 0."""
     model = _network()
     _head(model, 0, 2, reads={0: 1.0}, writes=OUT, queries={2: 0, 3: 1}, keys={0: 0, 1: 1})
-    return _known("saturated", model, [0, 1, 2], [0, 1, 3], "q[0] head 2, z[0] head 2")
+    return _known("saturated", model, [0, 1, 2], [0, 1, 3], "input -> q[0] head 2, z[0] head 2 -> logits")
 
 
 def _cancelling() -> KnownCircuit:
-    """MLP 0 adds what head 1 brings, MLP 1 reads that and takes it away; head 1 itself also writes to the output."""
+    """MLP 0 adds what head 1 brings, MLP 1 reads that and takes it away; MLP 2 adds it again."""
     model = _network()
     _head(model, 0, 1, reads={1: 3.0}, writes=OTHER)
     _mlp(model, 0, 0, {OTHER: 1.0}, 0.0, OUT, 1.0)
     _mlp(model, 1, 0, {OUT: 1.0}, 0.0, OUT, -1.0)
     _mlp(model, 2, 0, {OTHER: 1.0}, 0.0, OUT, 1.0)
-    truth = "v[0] head 1, z[0] head 1, mlp_out[0], mlp_out[1], mlp_out[2]"
-    return _known("cancelling", model, [3, 1, 4], [3, 2, 4], truth)
+    edges = (
+        "input -> v[0] head 1, z[0] head 1 -> mlp_out[0], z[0] head 1 -> mlp_out[2], mlp_out[0] -> mlp_out[1], "
+        "mlp_out[0] -> logits, mlp_out[1] -> logits, mlp_out[2] -> logits"
+    )
+    return _known("cancelling", model, [3, 1, 4], [3, 2, 4], edges)
+
+
+PAIR_EDGES = (
+    "input -> v[0] head 0, input -> v[0] head 3, z[0] head 0 -> mlp_out[1], z[0] head 3 -> mlp_out[1], "
+    "mlp_out[1] -> logits"
+)
+
+
+def _pair() -> Any:
+    """Heads 0 and 3 of the first layer both write to OTHER whether token 1 stands first."""
+    model = _network()
+    for head in (0, 3):
+        _head(model, 0, head, reads={1: 1.0}, writes=OTHER, queries={TOKENS + 2: 0}, keys={TOKENS: 0})
+    return model
 
 
 def _redundant() -> KnownCircuit:
     """Heads 0 and 3 bring the same signal; the MLP passes on at most one of the two."""
-    model = _network()
-    for head in (0, 3):
-        _head(model, 0, head, reads={1: 1.0}, writes=OTHER, queries={TOKENS + 2: 0}, keys={TOKENS: 0})
+    model = _pair()
     _mlp(model, 1, 0, {OTHER: 1.0}, 0.5, OUT, 1.0)
     _mlp(model, 1, 1, {OTHER: 1.0}, -0.5, OUT, -1.0)
-    truth = "v[0] head 0, z[0] head 0, v[0] head 3, z[0] head 3, mlp_out[1]"
-    return _known("redundant", model, [1, 3, 4], [2, 3, 4], truth)
+    return _known("redundant", model, [1, 3, 4], [2, 3, 4], PAIR_EDGES)
+
+
+def _conjunction() -> KnownCircuit:
+    """Heads 0 and 3 bring the same signal; the MLP passes it on only when both do."""
+    model = _pair()
+    _mlp(model, 1, 0, {OTHER: 1.0}, -1.5, OUT, 2.0)
+    return _known("conjunction", model, [1, 3, 4], [2, 3, 4], PAIR_EDGES)
 
 
 KNOWN: dict[str, Callable[[], KnownCircuit]] = {
     "chain": _chain, "saturated": _saturated, "cancelling": _cancelling, "redundant": _redundant,
+    "conjunction": _conjunction,
 }  # fmt: skip

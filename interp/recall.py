@@ -65,6 +65,29 @@ def true_top(truth: Values, k: int) -> Int64[np.ndarray, " k"]:
     return ranked(truth)[:k]
 
 
+def roc_curve(
+    scores: Values, truth: Bool[np.ndarray, " candidate"]
+) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
+    """The ROC curve of a ranking by magnitude against known members: false and true positive rates, one point for each
+    value at which the ranking may be cut, from (0, 0) to (1, 1). NaN scores rank last; `auroc` is the area below.
+
+    Raises:
+        OptionError: the truth holds all candidates, or none.
+    """
+    _check_truth(truth)
+    values = np.where(np.isnan(scores), -1.0, np.abs(scores))
+    order = np.argsort(-values, kind="stable")
+    cuts = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))  # ties are cut together
+    hits = np.cumsum(truth[order])[cuts]
+    rates = (cuts + 1 - hits) / (~truth).sum(), hits / truth.sum()
+    return np.append(0.0, rates[0]), np.append(0.0, rates[1])
+
+
+def _check_truth(truth: Bool[np.ndarray, " candidate"]) -> None:
+    if not 0 < truth.sum() < len(truth):
+        raise OptionError(f"the truth holds {truth.sum()} of {len(truth)} candidates; both kinds are needed.")
+
+
 def auroc(scores: Values, truth: Bool[np.ndarray, " candidate"]) -> float:
     """Area under the ROC curve of a ranking by magnitude against known members: the chance that a member of the truth
     is ranked above a candidate that is none (ties count half). NaN scores rank last.
@@ -72,8 +95,7 @@ def auroc(scores: Values, truth: Bool[np.ndarray, " candidate"]) -> float:
     Raises:
         OptionError: the truth holds all candidates, or none.
     """
+    _check_truth(truth)
     positive = int(truth.sum())
-    if not 0 < positive < len(truth):
-        raise OptionError(f"the truth holds {positive} of {len(truth)} candidates; both kinds are needed.")
     ranks = _mean_ranks(np.where(np.isnan(scores), -1.0, np.abs(scores)))
     return float((ranks[truth].sum() - positive * (positive + 1) / 2) / (positive * (len(truth) - positive)))

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.candidate_nodes import check_nodes, positions_of
+from interp.cells import Source
 from interp.circuit import Circuit
 from interp.errors import CircuitError, OptionError
 from interp.intervention import Edit
@@ -26,8 +27,9 @@ from interp.models.base import HookedModel
 from interp.nodes import Node
 from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
 from interp.site import Site
-from interp.sources import ablation_source
+from interp.sources import Direction, base_and_source, directions_of
 from interp.tasks.base import Task
+from interp.tokens import Prompts
 
 PARTS_OF = {"attn_out": "z", "mlp_out": "neuron"}
 """A whole and the kind at which its parts live; a whole whose parts are candidates is ablated through them."""
@@ -67,16 +69,19 @@ def run_circuits(
     kept: Bool[np.ndarray, "circuit node"],
     *,
     metrics: str | Metric | Sequence[str | Metric] = (),
+    direction: Direction = "noising",
     ablation: str = "counterfactual",
     seed: int = 0,
     rows: int = 64,
 ) -> CircuitRuns:
-    """Run circuits over one universe on the task's clean prompts.
+    """Run circuits over one universe on the task's prompts.
 
     Args:
         universe: whose nodes are the candidates.
         kept: one row a circuit.
         metrics: names or metrics; the task's own when none is given.
+        direction: ``"noising"`` runs the clean prompts; ``"denoising"`` the corrupted ones, with clean values for
+            what is not kept.
         ablation: ``"counterfactual"``, ``"zero"``, ``"mean"``, ``"mean_by_position"`` or ``"resample"``.
         seed: of the donors of ``"resample"``.
         rows: prompts in one forward.
@@ -91,18 +96,20 @@ def run_circuits(
         raise CircuitError("this circuit's members are edges; running it needs edge patching, not node ablation.")
     if rows < 1:
         raise OptionError(f"rows={rows}; allowed: 1 and more.")
+    directions_of(task, direction, ablation)
     chosen = checked_metrics(model, task, metrics)
     check_nodes(model, task, universe.nodes)
     coverage = _coverage(universe, task)
-    source = _source_values(model, task, ablation, list(coverage), seed)
+    base, source = base_and_source(model, task, direction, ablation, list(coverage), seed)
+    values = _values(model, source, list(coverage))
     scorer = Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
     pairs = np.stack(np.meshgrid(range(len(kept)), range(len(task)), indexing="ij"), -1).reshape(-1, 2)
     found = [
-        _run_rows(model, task, coverage, kept[chunk[:, 0]], source, scorer, chunk[:, 1].tolist())
+        _run_rows(model, base, coverage, kept[chunk[:, 0]], values, scorer, chunk[:, 1].tolist())
         for chunk in np.split(pairs, range(rows, len(pairs), rows))
     ]
-    values = torch.cat(found, 1).reshape(len(chosen), len(kept), len(task))
-    return CircuitRuns(values, _outside(model, task, coverage))
+    measured = torch.cat(found, 1).reshape(len(chosen), len(kept), len(task))
+    return CircuitRuns(measured, _outside(model, task, coverage))
 
 
 def _coverage(universe: Circuit, task: Task) -> dict[Site, list[_Place]]:
@@ -126,31 +133,28 @@ def _inner(node: Node) -> tuple[int | slice, ...]:
     return (head, units) if node.site.has_heads else (units,)
 
 
-def _source_values(
-    model: HookedModel, task: Task, ablation: str, sites: Sequence[Site], seed: int
-) -> Mapping[Site, Tensor]:
-    """The ablation's values at every site, one row a prompt (or one for all)."""
-    source = ablation_source(model, task, ablation, sites, seed)
+def _values(model: HookedModel, source: Source, sites: Sequence[Site]) -> Mapping[Site, Tensor]:
+    """The new values at every site, one row a prompt (or one for all)."""
     return source.values if source.prompts is None else model.run(source.prompts, record=sites, logits="none").cache
 
 
 def _run_rows(
     model: HookedModel,
-    task: Task,
+    base: Prompts,
     coverage: Mapping[Site, Sequence[_Place]],
     kept: Bool[np.ndarray, "row node"],
-    source: Mapping[Site, Tensor],
+    given: Mapping[Site, Tensor],
     scorer: Scorer,
     prompts: list[int],
 ) -> Float[Tensor, "metric row"]:
     """Metrics of rows, each one circuit on one prompt; float64 on the CPU."""
-    batch = task.clean[prompts]
+    batch = base[prompts]
     edits = []
     for site, places in coverage.items():
         shape = (*batch.ids.shape, *_inner_shape(model, site, batch.ids.shape[1]))
         ablated = _covered(places, np.ones_like(kept), prompts, shape) & ~_covered(places, kept, prompts, shape)
         if ablated.any():
-            values = source[site] if source[site].shape[0] == 1 else source[site][prompts]
+            values = given[site] if given[site].shape[0] == 1 else given[site][prompts]
             mask = torch.from_numpy(ablated)
             edits.append(Edit(site, _Replace(mask.transpose(1, 2) if site.kind == "pattern" else mask, values)))
     run = model.run(batch, edits, [FINAL], logits="none")

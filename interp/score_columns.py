@@ -8,6 +8,7 @@ clean and corrupted runs differ ``name.normalised``, and as a tensor of that nam
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def score_columns(
     *,
     gap: Float[Tensor, " prompt"] | None = None,
     seed: int = 0,
-    **attributes: tuple[Any, str],
+    intervals: bool = True,
+    attributes: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
 ) -> Columns:
     """The columns of one score.
 
@@ -62,17 +64,11 @@ def score_columns(
         scores: per row and prompt; NaN where a prompt lacks the candidate.
         gap: metric(clean) - metric(corrupted) per prompt, or None where there is no corrupted run.
         seed: of the bootstrap.
+        intervals: False leaves out low, high, n and normalised, for very many rows.
         attributes: further ones of this score, as (values, meaning).
     """
-    low, high, share, undefined = _over_prompts(scores, gap, seed)
-    extra: dict[str, tuple[Any, str]] = {
-        "low": (low, "lower bound of the score's 95 % bootstrap interval over prompts"),
-        "high": (high, "upper bound of that interval"),
-        "n": ((~np.isnan(scores)).sum(1), "prompts that have the candidate's position"),
-        **attributes,
-    }
-    if gap is not None:
-        extra["normalised"] = (share, "score / (clean - corrupted), ratio of means; 1 is the whole gap")
+    extra, undefined = _over_prompts(scores, gap, seed) if intervals else ({}, Counter[str]())
+    extra |= dict(attributes)
     return Columns(
         {name: Score(header, mean(scores))},
         {f"{name}.{key}": Attribute(header.over, values, meaning) for key, (values, meaning) in extra.items()},
@@ -99,13 +95,11 @@ def mean(scores: Float[np.ndarray, "*rows prompt"]) -> Float[np.ndarray, "*rows"
     return np.where(count > 0, np.nansum(scores, -1) / np.maximum(count, 1), np.nan)
 
 
-def _over_prompts(
-    scores: np.ndarray, gap: Tensor | None, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, Counter[str]]:
-    """Bootstrap bounds and share of the gap of each row, over the prompts that have it (NaN elsewhere).
+def _over_prompts(scores: np.ndarray, gap: Tensor | None, seed: int) -> tuple[dict[str, tuple[Any, str]], Counter[str]]:
+    """Spread and share of the gap of each row, over the prompts that have it (NaN elsewhere), as (values, meaning).
 
     Returns:
-        low, high, share; and for how many rows the share is undefined, by reason.
+        these; and for how many rows the share is undefined, by reason.
     """
     low, high, share = (np.full(len(scores), np.nan) for _ in range(3))
     undefined: Counter[str] = Counter()
@@ -120,4 +114,11 @@ def _over_prompts(
             shares = recovery(values, gap[torch.from_numpy(mask)], torch.zeros(int(mask.sum())))
             share[rows] = shares.value.numpy()
             undefined.update({shares.reason: len(rows)} if shares.reason else {})
-    return low, high, share, undefined
+    found: dict[str, tuple[Any, str]] = {
+        "low": (low, "lower bound of the score's 95 % bootstrap interval over prompts"),
+        "high": (high, "upper bound of that interval"),
+        "n": ((~np.isnan(scores)).sum(1), "prompts that have the candidate's position"),
+    }
+    if gap is not None:
+        found["normalised"] = (share, "score / (clean - corrupted), ratio of means; 1 is the whole gap")
+    return found, undefined

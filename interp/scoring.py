@@ -5,7 +5,7 @@ every metric is local (logit difference, say), only the answers' own columns of 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -43,6 +43,11 @@ class Scorer:
     def last_target(self) -> Int[Tensor, " prompt"]:
         """The last position of each prompt whose logits are read."""
         return self.answers.positions.max(1).values
+
+    def take(self, rows: list[int]) -> "Scorer":
+        """The scorer of some of the prompts."""
+        reference = None if self.reference is None else self.reference[rows]
+        return replace(self, answers=self.answers[rows], reference=reference)
 
     def of_run(self, run: Run) -> Float[Tensor, "metric prompt"]:
         """Values of a run that recorded `resid_final`, one row a prompt."""

@@ -1,6 +1,5 @@
 """Where a patch's values come from: the prompt's own counterpart, noise, or an ablation that needs no counterpart."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +14,7 @@ from interp.models.base import HookedModel
 from interp.run_values import mean_of
 from interp.site import Site
 from interp.tasks.base import Task
-from interp.tokens import Prompts
+from interp.tokens import Prompts, by_length
 
 Direction = Literal["denoising", "noising"]
 ABLATIONS = ("counterfactual", "zero", "mean", "mean_by_position", "resample")
@@ -111,17 +110,15 @@ def donors(prompts: Prompts, seed: int) -> list[int]:
     Raises:
         TaskError: prompts that are the only ones of their length.
     """
-    groups: dict[int, list[int]] = defaultdict(list)
-    for row, length in enumerate(prompts.lengths.tolist()):
-        groups[length].append(row)
-    alone = [rows[0] for rows in groups.values() if len(rows) == 1]
+    groups = by_length(prompts)
+    alone = [rows[0] for rows in groups if len(rows) == 1]
     if alone:
         raise TaskError(
             f"resample: prompts {alone} are the only ones of their length; give each a donor, or drop them."
         )
     generator = torch.Generator().manual_seed(seed)
     chosen = [0] * len(prompts)
-    for rows in groups.values():
+    for rows in groups:
         for place, row in enumerate(rows):
             shift = int(torch.randint(1, len(rows), (), generator=generator))
             chosen[row] = rows[(place + shift) % len(rows)]

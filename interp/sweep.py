@@ -33,7 +33,7 @@ from interp.regions import Layout
 from interp.scoring import FINAL, Scorer
 from interp.site import Site
 from interp.sweep_plan import ABSENT, Group, Job, Plan, chunks, jobs_of, plan_of
-from interp.tokens import Prompts
+from interp.tokens import Prompts, by_length
 
 log = logging.getLogger(__name__)
 
@@ -171,14 +171,7 @@ def groups_of(
     noise: Tensor | None = None,
 ) -> list[Group]:
     """The prompts by length, each group with its base run and the source's values at the sites."""
-    return [_group(model, base, source, noise, sites, scorer, rows) for rows in _by_length(base)]
-
-
-def _by_length(prompts: Prompts) -> list[list[int]]:
-    groups: dict[int, list[int]] = defaultdict(list)
-    for row, length in enumerate(prompts.lengths.tolist()):
-        groups[length].append(row)
-    return list(groups.values())
+    return [_group(model, base, source, noise, sites, scorer, rows) for rows in by_length(base)]
 
 
 def _group(
@@ -200,9 +193,7 @@ def _group(
         found = {s: source.constant(s, captured.run[s], rows) for s in sites}
     else:
         found = dict(model.run(source.prompts[rows], noised(source.noise), sites, logits="none").cache)
-    answers = scorer.answers[rows]
-    reference = None if scorer.reference is None else scorer.reference[rows]
-    return Group(rows, captured, found, Scorer(model, scorer.metrics, answers, reference))
+    return Group(rows, captured, found, scorer.take(rows))
 
 
 def _captured(model: HookedModel, prompts: Prompts, noise: Sequence[Add], record: Sequence[Site]) -> Captured:

@@ -5,6 +5,7 @@ A left-padded tensor with its attention mask is accepted and brought into this l
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -23,6 +24,14 @@ def batches(count: int, size: int) -> Iterator[list[int]]:
     """The row numbers of `count` prompts, at most `size` at a time."""
     for start in range(0, count, size):
         yield list(range(start, min(start + size, count)))
+
+
+def by_length(prompts: "Prompts") -> list[list[int]]:
+    """The row numbers of the prompts, those of one length together."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for row, length in enumerate(prompts.lengths.tolist()):
+        groups[length].append(row)
+    return list(groups.values())
 
 
 def row_numbers(rows: int | slice | Sequence[int], count: int) -> list[int]:

@@ -21,14 +21,14 @@ from jaxtyping import Float, Int64
 
 from interp.circuit import Circuit, ScoreHeader, signed_score
 from interp.circuit_ops import Rank, top_n
+from interp.edge_effects import edge_effects
 from interp.edges import structural
 from interp.errors import CircuitError, OptionError
-from interp.graph import component_graph, graph_edges
+from interp.graph import graph_edges, graph_of
 from interp.joint_effects import joint_effects
 from interp.methods.patching import patch
 from interp.metrics import Metric, metric
 from interp.models.base import HookedModel
-from interp.run_edges import run_edge_circuits
 from interp.score_columns import score_columns
 from interp.sweep import Engine
 from interp.tasks.base import Task
@@ -51,7 +51,7 @@ def verify(
     Args:
         by: a score with a direction and an ablation in its header, such as ``"logit_diff.noising"``.
         rank: ``"signed"`` or ``"absolute"``.
-        engine: memory, chunking, progress of the sweep (nodes).
+        engine: memory, chunking, progress of the sweep.
         seed: of donors and bootstrap.
 
     Returns:
@@ -74,7 +74,7 @@ def verify(
         values = exact.tensors[f"{measured.name}.{header.direction}"].array
     else:
         rows = np.flatnonzero(best.kept_edges & ~structural(circuit.nodes, circuit.edges))
-        values = _edge_scores(model, task, circuit, rows, measured, header, seed)
+        values = _edge_scores(model, task, circuit, rows, measured, header, seed, engine)
     n = circuit.count(header.over)
     per_prompt = np.full((n, len(task)), np.nan)
     per_prompt[rows] = values
@@ -99,15 +99,15 @@ def _edge_scores(
     measured: Metric,
     header: ScoreHeader,
     seed: int,
+    engine: Engine | None,
 ) -> Float[np.ndarray, "edge prompt"]:
     """Signed exact scores of single edges."""
-    graph, ablation = component_graph(model), header.ablation or ""
-    if header.direction == "denoising":
-        task = task.swapped()
-    kept = np.ones((len(rows) + 1, len(graph.edges)), dtype=bool)
-    kept[np.arange(len(rows)), graph_edges(graph, circuit)[rows]] = False
-    values = run_edge_circuits(model, task, graph, kept, metrics=[measured], ablation=ablation, seed=seed).values[0]
-    return signed_score((values[:-1] - values[-1]).numpy(), header.direction or "")
+    graph, direction = graph_of(model, circuit), header.direction or ""
+    found = edge_effects(
+        model, task, graph, graph_edges(graph, circuit)[rows], metrics=[measured], direction=direction,  # type: ignore[arg-type]
+        ablation=header.ablation or "", seed=seed, engine=engine,
+    )  # fmt: skip
+    return signed_score(found.effects[0], direction)
 
 
 def _header(circuit: Circuit, by: str) -> ScoreHeader:

@@ -1,4 +1,4 @@
-"""What each component writes to the residual stream in a run: embedding, every head, every MLP."""
+"""What each component writes to the residual stream in a run: embedding, every head (or attention), every MLP."""
 
 from collections.abc import Mapping
 
@@ -19,12 +19,22 @@ def written_sites(model: HookedModel) -> list[Site]:
 
 
 @torch.no_grad()
-def written(model: HookedModel, cache: Mapping[Site, Tensor]) -> Float[Tensor, "writer batch pos d_model"]:
-    """Every writer's output, in the order of `interp.graph`: the input, then layer by layer its heads and its MLP."""
+def written(
+    model: HookedModel, cache: Mapping[Site, Tensor], granularity: str = "head"
+) -> Float[Tensor, "writer batch pos d_model"]:
+    """Every writer's output, in the order of `interp.graph`: the input, then layer by layer its attention's components
+    and its MLP."""
     pieces = [cache[Site("embed")][None]]
     for layer in range(model.shape.n_layers):
-        pieces += [heads_written(model, layer, cache), cache[Site("mlp_out", layer)][None]]
+        pieces += [attention_written(model, layer, cache, granularity), cache[Site("mlp_out", layer)][None]]
     return torch.cat(pieces)
+
+
+def attention_written(
+    model: HookedModel, layer: int, cache: Mapping[Site, Tensor], granularity: str
+) -> Float[Tensor, "writer batch pos d_model"]:
+    """What the components of a layer's attention write: its heads, or all of it (with the bias) as one."""
+    return heads_written(model, layer, cache) if granularity == "head" else cache[Site("attn_out", layer)][None]
 
 
 def heads_written(

@@ -14,6 +14,7 @@ from interp.edges import Edges
 from interp.errors import CircuitError, MetricError, OptionError, TaskError
 from interp.evaluate import (
     Faithfulness,
+    completeness,
     faithfulness,
     faithfulness_of_complement,
     minimality,
@@ -153,13 +154,14 @@ def test_inputs_and_model_stay_as_they_were(found: Circuit) -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.model.modules())
 
 
-def test_the_four_runs_of_a_circuit_are_those_they_are_named_after(found: Circuit) -> None:
+def test_the_runs_of_a_circuit_are_those_they_are_named_after(found: Circuit) -> None:
     small = top_n(found, 6, BY, rank="signed")
     own = small.kept_nodes
     everything, nothing = np.ones_like(own), np.zeros_like(own)
     full, empty, kept, cut = run_circuits(G2, TASK, small, np.stack([everything, nothing, own, ~own])).values[0]
     swapped = replace(TASK, clean=TASK.corrupted, corrupted=TASK.clean)
-    restored, none, all_of_it = run_circuits(G2, swapped, small, np.stack([~own, everything, nothing])).values[0]
+    masks = np.stack([~own, own, everything, nothing])
+    restored, rest, none, all_of_it = run_circuits(G2, swapped, small, masks).values[0]
 
     def share(run, top, bottom):
         return pytest.approx(float((run - bottom).mean() / (top - bottom).mean()), abs=1e-4)
@@ -171,14 +173,15 @@ def test_the_four_runs_of_a_circuit_are_those_they_are_named_after(found: Circui
     restored_share = sufficiency(G2, TASK, small, random=3)
     assert restored_share.value == share(restored, all_of_it, none)
     torch.testing.assert_close(restored_share.empty, none, atol=1e-5, rtol=1e-5)
+    assert 1 - completeness(G2, TASK, small, random=0).value == share(rest, all_of_it, none)
     assert "necessity" in str(needed) and "sufficiency" in str(restored_share)
     assert (
         len({round(x, 3) for x in (needed.value, restored_share.value, float(share(kept, full, empty).expected))}) == 3
     )
 
 
-@pytest.mark.parametrize("judge", [faithfulness, faithfulness_of_complement, necessity, sufficiency])
-def test_of_a_whole_cut_and_of_nothing_the_four_are_0_or_1(judge) -> None:
+@pytest.mark.parametrize("judge", [faithfulness, faithfulness_of_complement, necessity, sufficiency, completeness])
+def test_of_a_whole_cut_and_of_nothing_they_are_0_or_1(judge) -> None:
     universe = attribute_edges(G2, TASK)
     nothing = replace(universe, kept_edges=np.zeros_like(universe.kept_edges))
     whole, empty = judge(G2, TASK, universe, random=0).value, judge(G2, TASK, nothing, random=0).value
@@ -223,3 +226,9 @@ def test_edges_of_another_model_are_named() -> None:
         CircuitError, match="edges are not in this model's component graph, such as 'input' -> 'q.0. head 4'"
     ):
         faithfulness(G2, TASK, foreign)
+
+
+def test_a_restored_circuit_is_compared_with_the_clean_run_whatever_the_metric(found: Circuit) -> None:
+    """KL is a distance from the clean run in both directions: 0 when everything is restored."""
+    judged = sufficiency(G2, TASK, top_n(found, 6, BY, rank="signed"), metric="kl", random=0)
+    assert judged.model.abs().max() < 1e-6 and (judged.empty < -1e-3).all()

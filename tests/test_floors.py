@@ -13,10 +13,10 @@ FLOORS = [
     "regions run_values intervention models",
     "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidate_nodes sources "
     "run_circuit node_sums qk_fix cotangents "
-    "frozen_norm written graph run_edges known "
+    "frozen_norm written graph run_edges edge_effects known "
     "joint_effects welch recall rankings",
     "methods",
-    "verification",
+    "verification mediation",
     "evaluate curves readouts",
     "view run_folder demo cli",
 ]

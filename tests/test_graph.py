@@ -25,6 +25,16 @@ def test_the_number_of_edges_is_that_of_the_formula(layers, heads, kv_heads, ser
     assert not plumbing[:count].any() and plumbing[count:].all() and plumbing.sum() == 3 * layers * heads
 
 
+@pytest.mark.parametrize(("layers", "serial", "count"), [(30, True, 1891), (12, True, 325), (2, False, 13)])
+def test_sublayers_have_one_edge_from_each_to_each_later_one(layers, serial, count):
+    shape = SimpleNamespace(n_layers=layers, n_heads=3, n_kv_heads=1)
+    model = SimpleNamespace(shape=shape, unavailable={} if serial else {"resid_mid": "parallel"})
+    with unchecked():
+        graph = component_graph(model, "sublayer")
+    assert graph.n_scored == count == len(graph.edges)
+    assert len(graph.nodes) == 2 + 2 * layers and not structural(graph.nodes, graph.edges).any()
+
+
 @pytest.mark.parametrize(("family", "reaches"), [("llama", True), ("gpt_neox_serial", True), ("gpt_neox", False)])
 def test_heads_reach_the_mlp_of_their_own_layer_in_serial_blocks_only(family, reaches):
     graph = component_graph(hooked(family))

@@ -12,6 +12,7 @@ Resample Scale Shape Site SiteMap Task Zero attention_patterns candidates direct
 faithfulness_curve grow load load_circuit logit_lens make_task metric patch prune run_circuits save_circuit task
 threshold to_graphml to_networkx top_n attribute attribute_edges bound_missed circuit_areas
 faithfulness_of_complement minimality necessity path_patch sufficiency verify
+patch_edges acdc mediate completeness auroc roc_curve
 """.split()
 
 

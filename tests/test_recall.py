@@ -5,7 +5,7 @@ import pytest
 
 from interp.errors import OptionError
 from interp.rankings import Ranking, by_estimate
-from interp.recall import auroc, rank_agreement, ranked, recall, summary_cost
+from interp.recall import auroc, rank_agreement, ranked, recall, roc_curve, summary_cost
 
 TRUTH = np.array([5.0, -4.0, 3.0, 0.5, 0.0, np.nan])
 
@@ -50,3 +50,17 @@ def test_auroc_is_the_chance_to_rank_a_member_above_another():
     assert auroc(scores, truth) == pytest.approx(np.mean(pairs))
     with pytest.raises(OptionError, match="holds 5 of 5"):
         auroc(scores, np.ones(5, bool))
+
+
+def test_the_area_below_the_roc_curve_is_the_auroc():
+    truth = np.array([True, False, True, False, False])
+    for scores in ([5.0, 1.0, -4.0, 2.0, 0.0], [1.0, 5.0, 0.0, 4.0, 3.0], [0.0] * 5, [3.0, 3.0, 1.0, 2.0, np.nan]):
+        false, true = roc_curve(np.array(scores), truth)
+        assert np.trapezoid(true, false) == pytest.approx(auroc(np.array(scores), truth))
+        assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1) and (np.diff(false) >= 0).all()
+    assert [x.tolist() for x in roc_curve(np.array([2.0, 2.0, 1.0]), np.array([True, False, False]))] == [
+        [0, 0.5, 1],
+        [0, 1, 1],
+    ]
+    with pytest.raises(OptionError, match="holds 0 of 3"):
+        roc_curve(np.zeros(3), np.zeros(3, bool))

@@ -25,10 +25,11 @@ def plain(model, prompts, given=None) -> torch.Tensor:
     return Scorer(model, (metric("logit_diff"),), given or answers()).of_run(run)[0]
 
 
+@pytest.mark.parametrize("granularity", ["head", "sublayer"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_full_graph_is_the_clean_run_and_the_empty_one_the_corrupted(family):
+def test_the_full_graph_is_the_clean_run_and_the_empty_one_the_corrupted(family, granularity):
     model, given = hooked(family), task()
-    graph = component_graph(model)
+    graph = component_graph(model, granularity)
     kept = np.zeros((3, len(graph.edges)), dtype=bool)
     kept[0] = True
     kept[2, graph.n_scored :] = True  # structural edges alone keep nothing

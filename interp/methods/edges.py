@@ -31,13 +31,13 @@ from tqdm import tqdm
 
 from interp.circuit import BASES, Circuit, NamedTensor, Score, ScoreHeader, signed_score
 from interp.errors import OptionError, check_choice
-from interp.graph import Graph, component_graph
+from interp.graph import Granularity, Graph, component_graph
 from interp.intervention import Intervention, Patch
 from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.models.runs import Watched
 from interp.origin import provenance_of
-from interp.score_columns import UNITS, Columns, joined
+from interp.score_columns import UNITS, Columns, joined, score_columns
 from interp.scoring import checked_metrics, clean_reference, metric_of_logits, refuse_blind
 from interp.site import Site
 from interp.sources import Direction, directions_of
@@ -72,7 +72,8 @@ def reader_gradients(run: Watched, graph: Graph) -> Iterator[tuple[int, Float[Te
         last the logits.
     """
     layers = range(graph.n_layers)
-    heads = [Site(kind, layer) for layer in layers for kind in "qkv"]
+    kinds = attention_kinds(graph)
+    heads = [Site(kind, layer) for layer in layers for kind in kinds]
     outputs = [Site("mlp_out", layer) for layer in layers]
     top = Site("resid_post", graph.n_layers - 1)
     sites = [*heads, *outputs, top]
@@ -80,13 +81,21 @@ def reader_gradients(run: Watched, graph: Graph) -> Iterator[tuple[int, Float[Te
     at = {s: torch.zeros_like(run.sites[s]) if g is None else g for s, g in zip(sites, found, strict=True)}
     for layer in layers:
         stream = run.sites[Site("resid_pre", layer)]
-        by_kind = [_by_head(run.sites[s], at[s], stream) for s in heads[3 * layer : 3 * layer + 3]]
+        if graph.granularity == "head":
+            by_kind = [_by_head(run.sites[Site(k, layer)], at[Site(k, layer)], stream) for k in kinds]
+        else:
+            by_kind = [_pulled_back(run, at, Site("attn_out", layer), stream)]
         yield graph.seen_by_attention(layer), torch.cat(by_kind)
         read = run.sites[Site("resid_mid", layer)] if graph.serial else stream
-        out = outputs[layer]
-        (gradient,) = torch.autograd.grad(run.sites[out], read, at[out], retain_graph=True)
-        yield graph.seen_by_mlp(layer), gradient[None]
+        yield graph.seen_by_mlp(layer), _pulled_back(run, at, outputs[layer], read)
     yield len(graph.writers), at[top][None]
+
+
+def _pulled_back(
+    run: Watched, gradients: Mapping[Site, Tensor], output: Site, read: Float[Tensor, "batch pos d_model"]
+) -> Float[Tensor, "1 batch pos d_model"]:
+    """The gradient at a sublayer's output pulled back to what the sublayer read."""
+    return torch.autograd.grad(run.sites[output], read, gradients[output], retain_graph=True)[0][None]
 
 
 def _by_head(
@@ -100,10 +109,15 @@ def _by_head(
     return torch.autograd.grad(output, stream, cotangents, retain_graph=True, is_grads_batched=True)[0]
 
 
-def watched_sites(model: HookedModel) -> list[Site]:
+def attention_kinds(graph: Graph) -> Sequence[str]:
+    """Kinds of the sites at which the attention's readers have their gradients."""
+    return ("q", "k", "v") if graph.granularity == "head" else ("attn_out",)
+
+
+def watched_sites(model: HookedModel, graph: Graph) -> list[Site]:
     """Sites a differentiable run must watch for `reader_gradients`."""
-    kinds = ["resid_pre", "q", "k", "v", "mlp_out"] + ["resid_mid"] * ("resid_mid" not in model.unavailable)
-    return [*model.sites(*kinds), Site("resid_post", model.shape.n_layers - 1)]
+    kinds = ["resid_pre", *attention_kinds(graph), "mlp_out"] + ["resid_mid"] * graph.serial
+    return [*model.sites(*kinds), Site("resid_post", graph.n_layers - 1)]
 
 
 def _products(
@@ -133,6 +147,7 @@ def attribute_edges(
     task: Task,
     *,
     method: EdgeMethod = "eap",
+    granularity: Granularity = "head",
     direction: Direction | Literal["both"] = "noising",
     metrics: str | Metric | Sequence[str | Metric] = (),
     steps: int = 5,
@@ -143,6 +158,7 @@ def attribute_edges(
 
     Args:
         method: see the module.
+        granularity: ``"head"``, or ``"sublayer"`` with each layer's attention as one component.
         direction: which run is changed by the other's values: the clean one in ``"noising"``.
         metrics: differentiable ones, by name or value; the task's own when none is given.
         steps: points of a path.
@@ -163,7 +179,7 @@ def attribute_edges(
     check_choice("method", method, get_args(EdgeMethod))
     if steps < 1 or batch < 1:
         raise OptionError(f"steps={steps}, batch={batch}; allowed: 1 and more.")
-    graph = component_graph(model)
+    graph = component_graph(model, granularity)
     if method == "ifr":
         return _flow(model, task, graph, batch)
     measured = checked_metrics(model, task, metrics)
@@ -178,7 +194,7 @@ def attribute_edges(
     points = {"eap": 1, "clean-corrupted": 2, "eap-ig-activations": steps * (2 * graph.n_layers + 1)}.get(method, steps)
     provenance = provenance_of(
         model, task, method, metrics=measured, directions=ways, ablation="counterfactual",
-        parameters={"steps": steps, "batch": batch}, forwards=float(total * (points + 2)),
+        parameters={"steps": steps, "batch": batch, "granularity": granularity}, forwards=float(total * (points + 2)),
         backwards=float(total * points),
     )  # fmt: skip
     return Circuit(graph.nodes, graph.edges, scores=columns.scores, tensors=columns.tensors, provenance=provenance)
@@ -206,7 +222,7 @@ def _edge_effects_of(
     one = setting.metrics[number]
     reference = None if setting.reference is None else setting.reference[rows]
     metric = metric_of_logits(model, one, answers, reference)
-    sites = watched_sites(model)
+    sites = watched_sites(model, graph)
     blocks: list[Tensor] = []
     for point in _points(setting, base, other):
         run = model.watch(base, metric, sites, point.interventions, logits=answers.positions)
@@ -223,7 +239,8 @@ def _points(setting: _Setting, base: Prompts, other: Prompts) -> Iterator[_Point
     """Where gradients are taken, and with what they are multiplied."""
     model, steps, count = setting.model, setting.steps, len(setting.graph.writers)
     here, there = (_run(model, prompts) for prompts in (base, other))
-    changes = written(model, there) - written(model, here)
+    level = setting.graph.granularity
+    changes = written(model, there, level) - written(model, here, level)
     between = partial(_between, here, there)
     if setting.method == "eap":
         yield _Point((), changes, 0, count)
@@ -234,9 +251,9 @@ def _points(setting: _Setting, base: Prompts, other: Prompts) -> Iterator[_Point
         for step in range(steps):
             yield _Point([between(EMBED, step / steps)], changes / steps, 0, count)
     elif setting.method == "conductance":
-        before = written(model, here)
+        before = written(model, here, level)
         for step in range(steps):
-            ahead = written(model, _run(model, base, [between(EMBED, (step + 1) / steps)]))
+            ahead = written(model, _run(model, base, [between(EMBED, (step + 1) / steps)]), level)
             yield _Point([between(EMBED, step / steps)], ahead - before, 0, count)
             before = ahead
     else:
@@ -250,8 +267,9 @@ def _sublayers(graph: Graph) -> Iterator[tuple[Site, int, int]]:
     yield EMBED, 0, 1
     for layer in range(graph.n_layers):
         first = graph.seen_by_attention(layer)
-        yield Site("attn_out", layer), first, first + graph.n_heads
-        yield Site("mlp_out", layer), first + graph.n_heads, first + graph.n_heads + 1
+        last = first + graph.writers_a_layer
+        yield Site("attn_out", layer), first, last
+        yield Site("mlp_out", layer), last, last + 1
 
 
 def _between(here: Mapping[Site, Tensor], there: Mapping[Site, Tensor], site: Site, share: float) -> Patch:
@@ -272,8 +290,7 @@ def _columns(setting: _Setting, way: Direction, number: int, effects: Float[np.n
     )  # fmt: skip
     scores = np.full((len(graph.edges), effects.shape[1]), np.nan, dtype=np.float32)
     scores[: graph.n_scored] = signed_score(effects, way) + 0.0
-    name = f"{one.name}.{way}"
-    return Columns({name: Score(header, scores.mean(1))}, tensors={name: NamedTensor(scores, ("edge", "prompt"))})
+    return score_columns(f"{one.name}.{way}", header, scores, intervals=False)
 
 
 def _flow(model: HookedModel, task: Task, graph: Graph, batch: int) -> Circuit:
@@ -286,7 +303,8 @@ def _flow(model: HookedModel, task: Task, graph: Graph, batch: int) -> Circuit:
     values[: graph.n_scored] = np.concatenate(parts, 1)
     header = ScoreHeader("edges", "attribution", False, reduction="mean", unit="share of L1 norm", method="ifr")
     provenance = provenance_of(
-        model, task, "ifr", metrics=(task.metric,), directions=(), ablation="none", parameters={"batch": batch},
+        model, task, "ifr", metrics=(task.metric,), directions=(), ablation="none",
+        parameters={"batch": batch, "granularity": graph.granularity},
         forwards=float(len(task)),
     )  # fmt: skip
     return Circuit(
@@ -300,7 +318,7 @@ def _flow_blocks(model: HookedModel, graph: Graph, prompts: Prompts) -> Iterator
     middle = "resid_mid" if graph.serial else "resid_pre"
     streams = list(dict.fromkeys([*model.sites("resid_pre", middle), Site("resid_post", graph.n_layers - 1)]))
     run = model.run(prompts, record=[*written_sites(model), *streams], logits="none")
-    writes = written(model, run.cache)
+    writes = written(model, run.cache, graph.granularity)
     mask = prompts.mask.to(writes.device).float()
 
     def shares(stream: Tensor, seen: int) -> Tensor:

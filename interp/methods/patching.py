@@ -205,7 +205,7 @@ def _columns(
         extra["sum_of_singles"] = (summed, f"sum of the single-layer scores over the window of {window} layers")
     gap = (ends["clean"] - ends["corrupted"])[number] if "corrupted" in ends else None
     scores = found.scores[:, own]
-    made = score_columns(f"{one.name}.{way}", header, scores[number], gap=gap, seed=setting.seed, **extra)
+    made = score_columns(f"{one.name}.{way}", header, scores[number], gap=gap, seed=setting.seed, attributes=extra)
     corrupted = float(ends["corrupted"][number].mean()) if "corrupted" in ends else None
     return joined([made, Columns(notes=cautions(setting.metrics, number, mean(scores), way, corrupted))])
 

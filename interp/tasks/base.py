@@ -77,14 +77,6 @@ class Task:
             )
         return self.corrupted
 
-    def swapped(self) -> "Task":
-        """The task with clean and corrupted prompts exchanged; answers stay those of the clean ones.
-
-        Raises:
-            TaskError: there are no corrupted prompts.
-        """
-        return replace(self, clean=self.require_corrupted(), corrupted=self.clean)
-
     def split(self, train: float = 0.8, by: str | Sequence[str] = ("entity",), seed: int = 0) -> "tuple[Task, Task]":
         """A training and a test task that share no clean prompt and no value of the groups in `by`.
 
