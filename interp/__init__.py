@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from interp.evaluate import minimality as minimality
     from interp.evaluate import necessity as necessity
     from interp.evaluate import sufficiency as sufficiency
+    from interp.gate_classes import gate_table as gate_table
+    from interp.gate_classes import hard_circuit as hard_circuit
+    from interp.gate_classes import modularity as modularity
     from interp.intervention import Add as Add
     from interp.intervention import Edit as Edit
     from interp.intervention import Mean as Mean
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
     from interp.methods.attribution import attribute as attribute
     from interp.methods.edge_patching import patch_edges as patch_edges
     from interp.methods.edges import attribute_edges as attribute_edges
+    from interp.methods.gating import GateSettings as GateSettings
+    from interp.methods.gating import gate as gate
+    from interp.methods.gating import gate_contrastive as gate_contrastive
+    from interp.methods.gating import same_items as same_items
     from interp.methods.patching import patch as patch
     from interp.methods.path_patching import path_patch as path_patch
     from interp.metrics import metric as metric
@@ -77,12 +84,14 @@ _WHERE = {
     "interp.curves": "circuit_areas faithfulness_curve",
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
+    "interp.gate_classes": "gate_table hard_circuit modularity",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
     "interp.mediation": "mediate",
     "interp.methods.acdc": "acdc",
     "interp.methods.attribution": "attribute",
     "interp.methods.edge_patching": "patch_edges",
     "interp.methods.edges": "attribute_edges",
+    "interp.methods.gating": "GateSettings gate gate_contrastive same_items",
     "interp.methods.patching": "patch",
     "interp.methods.path_patching": "path_patch",
     "interp.metrics": "metric",

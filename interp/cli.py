@@ -6,12 +6,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import typer
 
-from interp.errors import InterpError, ModelError
+from interp.errors import InterpError, ModelError, check_choice
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -153,26 +153,36 @@ def edges_command(
     model: Model,
     task: TaskName,
     method: Annotated[
-        str, typer.Option(help="eap, eap-ig-inputs, eap-ig-activations, clean-corrupted, conductance or ifr.")
+        str,
+        typer.Option(help="eap, eap-ig-inputs, eap-ig-activations, clean-corrupted, conductance, ifr, exact or acdc."),
     ] = "eap-ig-inputs",
+    granularity: Annotated[str, typer.Option(help="head, or sublayer: attention as one component.")] = "head",
     direction: Annotated[str, typer.Option(help="denoising or noising.")] = "noising",
-    metric: Annotated[str, typer.Option(help="The metric; the task's own by default.")] = "",
+    metric: Annotated[str, typer.Option(help="The metric; by default the task's own, for acdc kl.")] = "",
     steps: Steps = 5,
-    keep: Annotated[int, typer.Option(help="Edges to keep, grown greedily from the logits.", min=1)] = 200,
+    threshold: Annotated[float, typer.Option(help="acdc: what the removal of an edge may cost.")] = 0.01,
+    keep: Annotated[int, typer.Option(help="Edges to keep, grown greedily from the logits (not acdc).", min=1)] = 200,
     n: Pairs = 16,
     seed: Seed = 0,
     options: TaskOptions = "{}",
     out: Out = Path("interp-edges"),
 ) -> None:
-    """Estimated effects of every edge, and the circuit of the strongest ones."""
+    """Effects of every edge, estimated or exact, and the circuit of the strongest ones."""
     import interp
+    from interp.methods.edges import EdgeMethod
 
-    config = {k: v for k, v in locals().items() if isinstance(v, str | int)}
+    config = {k: v for k, v in locals().items() if isinstance(v, str | int | float)}
+    check_choice("method", method, (*get_args(EdgeMethod), "exact", "acdc"))
 
     def found(hooked: Any, built: Any) -> Any:
-        circuit = interp.attribute_edges(
-            hooked, built, method=method, direction=direction, metrics=metric or (), steps=steps  # type: ignore[arg-type]
-        )  # fmt: skip
+        given: dict[str, Any] = {"granularity": granularity}
+        if method == "acdc":
+            return interp.acdc(hooked, built, threshold, metric=metric or "kl", seed=seed, **given)
+        given |= {"direction": direction, "metrics": metric or ()}
+        if method == "exact":
+            circuit = interp.patch_edges(hooked, built, seed=seed, **given)
+        else:
+            circuit = interp.attribute_edges(hooked, built, method=method, steps=steps, **given)  # type: ignore[arg-type]
         return interp.grow(circuit, keep, next(iter(circuit.scores)), rank="absolute")
 
     _find("edges", config, found, out)

@@ -124,6 +124,11 @@ def test_edges_keeps_the_strongest_and_evaluate_judges_them(tmp_path, monkeypatc
     words = "evaluate run/circuit embedded ioi --n 4 --random 2".split()
     code, out, _ = here(words, tmp_path, monkeypatch, capsys)
     assert code == 0 and "faithfulness" in out and "necessity" in out and "with 30 of 1519 edges" in out
+    for method, most in (("exact", 20), ("acdc", 40)):
+        words = f"edges embedded ioi --n 2 --method {method} --granularity sublayer --keep 20 --out {method}".split()
+        code, out, err = here(words, tmp_path, monkeypatch, capsys)
+        assert code == 0 and " -> " in out, err
+        assert 0 < interp.load_circuit(tmp_path / method / "circuit").kept_edges.sum() <= most
     words = "edges embedded ioi --n 4 --method epa".split()
     with unchecked():
         code, _, err = here(words, tmp_path, monkeypatch, capsys)

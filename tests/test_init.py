@@ -13,6 +13,7 @@ faithfulness_curve grow load load_circuit logit_lens make_task metric patch prun
 threshold to_graphml to_networkx top_n attribute attribute_edges bound_missed circuit_areas
 faithfulness_of_complement minimality necessity path_patch sufficiency verify
 patch_edges acdc mediate completeness auroc roc_curve
+gate gate_contrastive GateSettings same_items hard_circuit gate_table modularity
 """.split()
 
 

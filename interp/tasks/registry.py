@@ -13,6 +13,7 @@ from interp.tasks.docstring import docstring
 from interp.tasks.facts import facts
 from interp.tasks.files import from_file
 from interp.tasks.greater_than import greater_than
+from interp.tasks.in_context import in_context
 from interp.tasks.induction import induction
 from interp.tasks.ioi import ioi
 from interp.tasks.pronouns import pronouns
@@ -29,6 +30,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "docstring": docstring,
     "arithmetic": arithmetic,
     "facts": facts,
+    "in_context": in_context,
     "file": from_file,
 }
 

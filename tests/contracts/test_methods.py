@@ -21,6 +21,9 @@ METHODS: dict[str, Callable[[HookedHF, interp.Task], interp.Circuit]] = {
     "eap": lambda m, t: interp.attribute_edges(m, t),
     "eap-ig-inputs": lambda m, t: interp.attribute_edges(m, t, method="eap-ig-inputs", steps=2),
     "ifr": lambda m, t: interp.attribute_edges(m, t, method="ifr"),
+    "patch_edges": lambda m, t: interp.patch_edges(m, t, granularity="sublayer", engine=QUIET),
+    "acdc": lambda m, t: interp.acdc(m, t, 0.02, granularity="sublayer", progress=False),
+    "mediate": lambda m, t: interp.mediate(m, t, ["z", "mlp_out"], engine=QUIET),
     "path_patch": lambda m, t: interp.path_patch(m, t, "z", ["q[1] head 0", "v[2] head 1"], engine=QUIET),
 }
 
@@ -72,6 +75,8 @@ def test_whatever_is_raised_inside_the_model_is_left_as_it_was(name, call):
 @family
 @method
 def test_one_prompts_result_is_its_own_whatever_the_batch(name, call):
+    if call is METHODS["acdc"]:
+        pytest.skip("what it tests next depends on the mean over prompts")
     model, whole = hooked(name), call(hooked(name), task())
     for row in range(3):
         alone = call(model, task()[[row]])

@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from tiny import CHANGED, F64, PARALLEL, RAGGED, answers, custom, hooked, hooked64, task, unchecked
 
 import interp
@@ -14,7 +13,6 @@ from interp.intervention import Patch
 from interp.methods.patching import patch
 from interp.methods.path_patching import path_patch
 from interp.metrics import metric
-from interp.site import Site
 
 NAME = "logit_diff.noising"
 CASES = [("q[1] head 2",), ("k[2] head 1", "k[1] head 0"), ("v[2] head 0", "q[1] head 1", "q[2] head 3"), ("logits",)]
@@ -125,4 +123,3 @@ def test_what_is_no_sender_or_receiver_is_named():
         path_patch(model, given, "q")
     with pytest.raises(OptionError, match="direction"), unchecked():
         path_patch(model, given, direction="nosing")
-    assert torch.is_grad_enabled() and Site("z", 0)

@@ -1,0 +1,278 @@
+"""Fitting head gates by gradient, many fits as rows of one run.
+
+Each fit has gates G = sigmoid(theta) of its own, its own order of the data, penalty, gradient clipping and optimiser
+state; the rows share nothing but the forward passes they ride in, so that a fit does not depend on its company. A step
+of every fit:
+
+    benefit = the objective's value on its next batch            (CHG: mean over prompts of mean over targets of log p)
+    penalty = lambda * mean over heads of clip(theta)            (lambda > 0 pushes gates to 1, lambda < 0 to 0)
+    theta  <- Adam on -(benefit + penalty), its gradient clipped to norm 1
+
+The clip ends the penalty's pull at 4 in its own direction only: the two-sided clip of the authors' code has no gradient
+beyond either end, so a gate that begins there never feels the penalty.
+
+Source: Nam et al. 2025 (arXiv 2505.13737), section 3 and the appendix's settings; clipping as in the authors' code.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from interp.atomic import replacing
+from interp.errors import FileError, OptionError
+
+EDGE = 1e-6
+"""Gates are drawn this far from 0 and 1 at least, where theta is finite."""
+
+
+class FitRow(NamedTuple):
+    """One fit of a run.
+
+    Attributes:
+        init: seed of the gates it starts from, where it draws them.
+        data: seed of its order of the data.
+        penalty: lambda; 0 for none.
+    """
+
+    init: int
+    data: int
+    penalty: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Settings of one stage of fits.
+
+    Args:
+        name: told apart from other stages in checkpoints and data orders.
+        steps: updates.
+        lr: learning rate at the first and the last update; linear between.
+        batch: prompts of each fit in an update.
+        clip: |theta| beyond which the penalty has no pull.
+        one_sided: it has none beyond `clip` in its own direction only; False as in the authors' code.
+        per_head: the penalty is lambda for each head, instead of lambda / (number of heads).
+        grad_norm: largest norm of a fit's gradient; None for any.
+        bound: theta is kept within plus and minus this after every update; None for no bound.
+        shared_clip: clip the gradient of all fits together, as the authors' code does.
+
+    Raises:
+        OptionError: a number outside its range.
+    """
+
+    name: str
+    steps: int
+    lr: tuple[float, float]
+    batch: int
+    clip: float = 4.0
+    one_sided: bool = True
+    per_head: bool = False
+    grad_norm: float | None = 1.0
+    bound: float | None = None
+    shared_clip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or self.batch < 1 or min(self.lr) <= 0 or self.clip <= 0:
+            raise OptionError(
+                f"steps={self.steps}, batch={self.batch}, lr={self.lr}, clip={self.clip}; allowed: steps from 0, batch "
+                "from 1, the others above 0."
+            )
+
+    def rate(self, step: int) -> float:
+        """The learning rate of an update."""
+        first, last = self.lr
+        return first + (last - first) * step / max(self.steps - 1, 1)
+
+    def penalty(self, theta: Float[Tensor, "row layer head"], rows: Sequence[FitRow]) -> Float[Tensor, " row"]:
+        """lambda * mean over heads of clip(theta), of each fit."""
+        weight = torch.tensor([row.penalty for row in rows]).to(theta)
+        if self.one_sided:
+            up = (weight > 0)[:, None, None]
+            clipped = torch.where(up, theta.clamp(max=self.clip), theta.clamp(min=-self.clip))
+        else:
+            clipped = theta.clamp(-self.clip, self.clip)
+        return weight * (clipped.sum((1, 2)) if self.per_head else clipped.mean((1, 2)))
+
+
+Objective = Callable[[Tensor, Sequence[Sequence[int]]], Tensor]
+"""Adds d(sum of the fits' benefits) / d gates to ``gates.grad`` for a leaf [row, layer, head] and each fit's prompts;
+returns the benefits [row]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a stage found.
+
+    Attributes:
+        theta: of every fit.
+        benefits: of every fit's batch, before each update.
+        signal: |mean| / SD over the second half of the updates of each gate's gradient without the penalty's: what is
+            well below 1 was moved by noise or by the penalty alone.
+    """
+
+    theta: Float[Tensor, "row layer head"]
+    benefits: Float[Tensor, "step row"]
+    signal: Float[Tensor, "row layer head"]
+
+
+def draw_gates(
+    rows: Sequence[FitRow], shape: Sequence[int], *, low: float = 0.0, high: float = 1.0, dtype: torch.dtype
+) -> Float[Tensor, "row layer head"]:
+    """theta of gates drawn uniformly, each fit's from a generator of its own; the global seed is not used."""
+    drawn = []
+    for row in rows:
+        generator = torch.Generator().manual_seed(row.init)
+        drawn.append(torch.rand(*shape, generator=generator, dtype=torch.float64) * (high - low) + low)
+    gates = torch.stack(drawn).clamp(EDGE, 1 - EDGE)
+    return torch.logit(gates).to(dtype)
+
+
+def picks(row: FitRow, stage: Stage, n_prompts: int, step: int) -> list[int]:
+    """The prompts of a fit's update: the data are shuffled anew for each pass, and passes follow one another."""
+    first = step * stage.batch
+    found: list[int] = []
+    for epoch in range(first // n_prompts, (first + stage.batch - 1) // n_prompts + 1):
+        seed = sha256(f"{row.data} {stage.name} {epoch}".encode()).digest()[:8]
+        order = np.random.default_rng(int.from_bytes(seed)).permutation(n_prompts)
+        start = epoch * n_prompts
+        found += order[max(first - start, 0) : first + stage.batch - start].tolist()
+    return found
+
+
+class _State(NamedTuple):
+    """What an interrupted stage needs to go on, all tensors over rows."""
+
+    theta: Tensor
+    mean: Tensor
+    square: Tensor
+    benefits: Tensor
+    total: Tensor
+    squares: Tensor
+
+
+def fit(
+    objective: Objective,
+    theta: Float[Tensor, "row layer head"],
+    rows: Sequence[FitRow],
+    stage: Stage,
+    n_prompts: int,
+    *,
+    checkpoint: str | Path | None = None,
+    minutes: float = 5.0,
+    progress: bool = True,
+) -> Fitted:
+    """Fit the gates of every row.
+
+    Args:
+        objective: the benefit of gates on prompts, with its gradient.
+        theta: where the rows start.
+        n_prompts: that the objective knows.
+        checkpoint: file that the state is saved to, and taken from where it exists; going on from it gives the
+            bit-equal result on the CPU.
+        minutes: between savings; the last state is saved too.
+        progress: show a bar where there is a terminal.
+
+    Raises:
+        OptionError: rows and theta that do not match.
+        FileError: a checkpoint of other settings, or a damaged one.
+    """
+    if len(theta) != len(rows) or not len(rows):
+        raise OptionError(f"theta has {len(theta)} rows, there are {len(rows)} fits; give one row each, one at least.")
+    theta = theta.detach().clone().requires_grad_()
+    adam = torch.optim.Adam([theta], lr=1.0, foreach=False)
+    benefits = torch.zeros(stage.steps, len(rows), dtype=theta.dtype)
+    total, squares = torch.zeros_like(theta, requires_grad=False), torch.zeros_like(theta, requires_grad=False)
+    key = sha256(json.dumps([asdict(stage), rows, n_prompts, list(theta.shape)]).encode()).hexdigest()
+    done = 0
+    if checkpoint is not None and Path(checkpoint).exists():
+        done, state = _loaded(Path(checkpoint), key)
+        with torch.no_grad():
+            theta.copy_(state.theta)
+        adam.state[theta] = {
+            "step": torch.tensor(float(done)), "exp_avg": state.mean.to(theta), "exp_avg_sq": state.square.to(theta)
+        }  # fmt: skip
+        benefits, total, squares = state.benefits, state.total.to(theta), state.squares.to(theta)
+    saved = monotonic()
+    bar = tqdm(total=stage.steps, initial=done, disable=None if progress else True, desc=stage.name, leave=False)
+    with bar:
+        for step in range(done, stage.steps):
+            chosen = [picks(row, stage, n_prompts, step) for row in rows]
+            gradient, benefits[step] = _gradient(objective, theta, chosen)
+            if step >= stage.steps // 2:
+                total += gradient
+                squares += gradient**2
+            _update(theta, gradient, rows, stage, adam, step)
+            bar.update()
+            bar.set_postfix(
+                benefit=f"{float(benefits[step].mean()):.3f}", open=f"{float((theta > 0).float().mean()):.2f}"
+            )
+            late = monotonic() - saved > 60 * minutes or step + 1 == stage.steps
+            if checkpoint is not None and late:
+                moments = adam.state[theta]
+                now = _State(theta.detach(), moments["exp_avg"], moments["exp_avg_sq"], benefits, total, squares)
+                _save(Path(checkpoint), key, step + 1, now)
+                saved = monotonic()
+    counted = max(stage.steps - stage.steps // 2, 1)
+    mean = total / counted
+    spread = (squares / counted - mean**2).clamp(min=0).sqrt()
+    return Fitted(theta.detach(), benefits, (mean.abs() / spread.clamp(min=torch.finfo(mean.dtype).tiny)).cpu())
+
+
+def _gradient(
+    objective: Objective, theta: Float[Tensor, "row layer head"], chosen: Sequence[Sequence[int]]
+) -> tuple[Float[Tensor, "row layer head"], Float[Tensor, " row"]]:
+    """d benefit / d gate of every fit, and the benefits."""
+    gates = torch.sigmoid(theta.detach()).requires_grad_()
+    gates.grad = torch.zeros_like(gates)
+    values = objective(gates, chosen)
+    return gates.grad, values.detach().cpu()
+
+
+def _update(
+    theta: Tensor, gradient: Tensor, rows: Sequence[FitRow], stage: Stage, adam: torch.optim.Adam, step: int
+) -> None:
+    """One update of every fit."""
+    with torch.enable_grad():
+        gain = (torch.sigmoid(theta) * gradient).sum() + stage.penalty(theta, rows).sum()
+        (ascent,) = torch.autograd.grad(gain, theta)
+    theta.grad = -ascent
+    if stage.grad_norm is not None:
+        norms = theta.grad.norm() if stage.shared_clip else theta.grad.flatten(1).norm(dim=1)[:, None, None]
+        theta.grad *= (stage.grad_norm / (norms + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
+    adam.param_groups[0]["lr"] = stage.rate(step)
+    adam.step()
+    if stage.bound is not None:
+        with torch.no_grad():
+            theta.clamp_(-stage.bound, stage.bound)
+
+
+def _save(path: Path, key: str, step: int, state: _State) -> None:
+    tensors = {name: x.detach().cpu().contiguous() for name, x in state._asdict().items()}
+    with replacing(path) as temporary:
+        save_file(tensors | {"step": torch.tensor(step)}, temporary, metadata={"settings": key})
+
+
+def _loaded(path: Path, key: str) -> tuple[int, _State]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            settings = (file.metadata() or {}).get("settings")
+        tensors = load_file(path)
+        state = _State(**{name: tensors[name] for name in _State._fields})
+        step = int(tensors["step"])
+    except (OSError, SafetensorError, KeyError) as error:
+        raise FileError(f"{path} is no checkpoint of gates ({error}); delete it to begin anew.") from error
+    if settings != key:
+        raise FileError(f"{path} is a checkpoint of other settings, fits or data; delete it, or name another file.")
+    return step, state

@@ -1,0 +1,388 @@
+"""Causal head gating: a soft gate on every query head's output, fitted by gradient, says which role each head has.
+
+    1. theta0 <- fit with no penalty, from gates drawn uniformly
+    2. G+     <- fit from theta0 with lambda > 0, which pushes gates open      (retain)
+       G-     <- fit from theta0 with lambda < 0, which pushes gates closed    (remove)
+    3. facilitation G-, interference 1 - G+, irrelevance G+ (1 - G-), over several starts
+
+A head at rest between the ends has a marginal benefit of at least 4 lambda / (number of heads) nats a target; below, it
+follows the penalty. Removing a head is zero ablation of its z. Needs no corrupted prompts, only target tokens.
+
+Contrastive gating fits one mask that keeps one formulation of the items and unlearns another:
+
+    benefit = log p(retain) - max(log p(forget) - stopgrad log p(retain), -5),   lambda > 0
+
+so that a closed gate means: needed by what is to be forgotten, dispensable for what is to be kept.
+
+Source: Nam et al. 2025 (arXiv 2505.13737): equations, settings of the appendix; per-pair clamp as in the authors' code.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.candidate_nodes import candidates
+from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader
+from interp.errors import OptionError, TaskError
+from interp.gate_classes import gate_cells, gate_scores
+from interp.gate_fit import FitRow, Stage, draw_gates, fit
+from interp.gate_runs import GatedTask, gate_gradients, ones
+from interp.metrics import Accuracy, NegNLL
+from interp.models.base import HookedModel
+from interp.origin import provenance_of
+from interp.score_columns import mean
+from interp.scoring import checked_metrics
+from interp.tasks.base import Task
+
+NLL, ACCURACY = NegNLL(), Accuracy()
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """How gates are fitted; the defaults are the paper's.
+
+    Args:
+        steps: updates without penalty, and updates of each fit with one.
+        batch: prompts of each fit in an update.
+        penalty: lambda; both signs are fitted.
+        first_lr, lr: learning rates without and with penalty: at the first and at the last update.
+        low, high: gates are drawn uniformly between.
+        clip, one_sided, per_head, grad_norm, bound, shared_clip: see `interp.gate_fit.Stage`.
+    """
+
+    steps: tuple[int, int] = (500, 500)
+    batch: int = 64
+    penalty: float = 0.1
+    first_lr: tuple[float, float] = (0.1, 0.01)
+    lr: tuple[float, float] = (0.5, 0.1)
+    low: float = 0.0
+    high: float = 1.0
+    clip: float = 4.0
+    one_sided: bool = True
+    per_head: bool = False
+    grad_norm: float | None = 1.0
+    bound: float | None = None
+    shared_clip: bool = False
+
+    @classmethod
+    def as_published_code(cls) -> "GateSettings":
+        """What the authors' trainer does where it differs from the paper: constant rates of 1, a two-sided clip, one
+        gradient norm for all fits of a run."""
+        return cls(batch=32, first_lr=(1.0, 1.0), lr=(1.0, 1.0), one_sided=False, shared_clip=True)
+
+    def stage(self, name: str, steps: int, lr: tuple[float, float]) -> Stage:
+        """One stage with these settings."""
+        shared = {"clip", "one_sided", "per_head", "grad_norm", "bound", "shared_clip", "batch"}
+        return Stage(name, steps, lr, **{key: getattr(self, key) for key in shared})
+
+
+def gate(
+    model: HookedModel,
+    task: Task,
+    held_out: Task | None = None,
+    *,
+    starts: int | Sequence[tuple[int, int]] = 10,
+    settings: GateSettings | None = None,
+    seed: int = 0,
+    memory: float = 4.0,
+    checkpoint: str | Path | None = None,
+    minutes: float = 5.0,
+    progress: bool = True,
+) -> Circuit:
+    """Fit gates on every head in all starts at once, and class the heads by them.
+
+    Args:
+        task: prompts with target tokens; its own metric is not used, the objective is the mean log-probability of the
+            targets.
+        held_out: prompts on which the gates are scored; the task's own when None.
+        starts: how many, or for each the seeds of its gates and of its order of the data.
+        settings: of the fits.
+        seed: of the first start, where a number of them is given.
+        memory: GiB of activations that one backward pass may hold.
+        checkpoint: folder for the state of the fits; an interrupted run goes on from there, to the bit-equal result on
+            the CPU.
+        minutes: between savings.
+        progress: show a bar where there is a terminal.
+
+    Returns:
+        One node a query head (z). Scores: ``grad_at_one`` (the signed first-order effect of removing the head, nats a
+        target), ``retain`` and ``remove`` (mean gates). Attributes, which are no signed scores: ``facilitation``,
+        ``interference``, ``irrelevance`` (means over starts; ``.sd``, ``.min``, ``.max``), the frequencies
+        ``facilitating``, ``interfering``, ``irrelevant``, ``unstable`` (rule "cell", they sum to 1), ``always_F``,
+        ``any_F``, ``always_N``, ``any_N`` (rule "score"), ``retain.signal`` and ``remove.signal`` (|mean| / SD of the
+        gate's gradient). Tensors per start and node: gates and scores; per prompt: ``ungated``, ``initial``,
+        ``retain``, ``remove`` and ``hard`` (remove at 0.5) with ``.neg_nll`` and ``.accuracy``. All heads are kept;
+        `interp.hard_circuit` keeps those that one start leaves open.
+
+    Raises:
+        OptionError, TaskError, MetricError, SiteError, FileError: what cannot be run.
+
+    Example:
+        found = interp.gate(model, train, test, starts=4, settings=interp.GateSettings(steps=(100, 100), batch=8))
+    """
+    used = settings or GateSettings()
+    fits = _starts(starts, seed)
+    gated, scored = (GatedTask(model, one, NLL, memory) for one in (task, held_out or task))
+    for one in (gated, scored):
+        checked_metrics(model, one.task, (NLL, ACCURACY))
+    folder = None if checkpoint is None else Path(checkpoint)
+    like = ones(model)
+    drawn = draw_gates(fits, like.shape[1:], low=used.low, high=used.high, dtype=like.dtype).to(like.device)
+    stages = {
+        "initial": used.stage("initial", used.steps[0], used.first_lr),
+        "penalised": used.stage("penalised", used.steps[1], used.lr),
+    }
+    options: dict[str, Any] = {"minutes": minutes, "progress": progress}
+    objective = _Likelihood(gated)
+    initial = fit(objective, drawn, fits, stages["initial"], len(task), checkpoint=_file(folder, "initial"), **options)
+    signed = [row._replace(penalty=sign * used.penalty) for sign in (1, -1) for row in fits]
+    penalised = fit(
+        objective, initial.theta.repeat(2, 1, 1), signed, stages["penalised"], len(task),
+        checkpoint=_file(folder, "penalised"), **options,
+    )  # fmt: skip
+    n_starts = len(fits)
+    thetas = {"initial": initial.theta, "retain": penalised.theta[:n_starts], "remove": penalised.theta[n_starts:]}
+    signals = {"retain": penalised.signal[:n_starts], "remove": penalised.signal[n_starts:]}
+    gates = {name: torch.sigmoid(theta) for name, theta in thetas.items()}
+    found = _described(model, task, {name: _flat(one) for name, one in gates.items()}, _attribution(gated))
+    tensors = dict(found.tensors)
+    for name, theta in thetas.items():
+        tensors[f"{name}.theta"] = NamedTensor(_flat(theta), ("start", "node"))
+    for name, values in _performance(scored, gates).items():
+        tensors[name] = NamedTensor(values, ("prompt",) if values.ndim == 1 else ("start", "prompt"))
+    for name, stage, trace in (("initial", "initial", initial), ("penalised", "penalised", penalised)):
+        tensors[f"{name}.benefits"] = NamedTensor(trace.benefits.numpy(), ("step", f"fit_{stage}"))
+    attributes = dict(found.attributes)
+    for name, signal in signals.items():
+        attributes[f"{name}.signal"] = Attribute(
+            "nodes", _flat(signal).mean(0), "|mean| / SD of the gate's gradient late in the fit, mean over starts"
+        )
+    passes = n_starts * used.batch * (used.steps[0] + 2 * used.steps[1])
+    provenance = provenance_of(
+        model, task, "gate", metrics=[NLL], directions=[], ablation="zero", seed=seed,
+        parameters={
+            "settings": asdict(used), "starts": [[row.init, row.data] for row in fits],
+            "penalty_per_head": used.penalty / (1 if used.per_head else len(found.nodes)),
+            "scored_on": "the task itself" if held_out is None else f"held-out prompts of {held_out.name}",
+            "ungated": "MLPs, norms and embeddings",
+        },
+        forwards=float(passes), backwards=float(passes),
+    )  # fmt: skip
+    return replace(found, attributes=attributes, tensors=tensors, provenance=provenance)
+
+
+def gate_contrastive(
+    model: HookedModel,
+    retain: Task,
+    forget: Task,
+    *,
+    starts: int | Sequence[tuple[int, int]] = 10,
+    settings: GateSettings | None = None,
+    floor: float = 5.0,
+    seed: int = 0,
+    memory: float = 4.0,
+    checkpoint: str | Path | None = None,
+    minutes: float = 5.0,
+    progress: bool = True,
+) -> Circuit:
+    """Fit gates that keep one formulation of the items and unlearn another.
+
+    Args:
+        retain, forget: the two formulations; row i of both is about the same item (`same_items` brings them there).
+        floor: nats a target below the retained formulation at which the forgotten one is left alone.
+        settings: of the fit; only the first number of `steps` and `first_lr` are used, and lambda is positive.
+        starts, seed, memory, checkpoint, minutes, progress: as in `gate`.
+
+    Returns:
+        One node a query head. The score ``forget_specific`` is 1 - gate, the mean over starts; tensors per start hold
+        ``gates``, ``gates.theta`` and ``forget_specific``, and per fit the benefits of its batches.
+
+    Raises:
+        TaskError: tasks of different length, or whose items differ.
+        OptionError, MetricError, SiteError, FileError: what cannot be run.
+    """
+    used = settings or GateSettings()
+    if floor <= 0:
+        raise OptionError(f"floor={floor}; allowed: above 0 nats.")
+    _check_items(retain, forget)
+    objective = _Contrast(GatedTask(model, retain, NLL, memory), GatedTask(model, forget, NLL, memory), floor)
+    for task in (retain, forget):
+        checked_metrics(model, task, (NLL, ACCURACY))
+    fits = [row._replace(penalty=used.penalty) for row in _starts(starts, seed)]
+    like = ones(model)
+    drawn = draw_gates(fits, like.shape[1:], low=used.low, high=used.high, dtype=like.dtype).to(like.device)
+    stage = used.stage("contrast", used.steps[0], used.first_lr)
+    folder = None if checkpoint is None else Path(checkpoint)
+    found = fit(
+        objective, drawn, fits, stage, len(retain), checkpoint=_file(folder, "contrast"),
+        minutes=minutes, progress=progress,
+    )  # fmt: skip
+    gates = _flat(torch.sigmoid(found.theta))
+    header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", None, "gate", NLL.name)
+    provenance = provenance_of(
+        model, retain, "gate_contrastive", metrics=[NLL], directions=[], ablation="zero", seed=seed,
+        parameters={
+            "settings": asdict(used), "starts": [[row.init, row.data] for row in fits], "floor": floor,
+            "retain": retain.name, "forget": forget.name, "forget_parameters": dict(forget.parameters),
+        },
+        forwards=2.0 * len(fits) * used.batch * used.steps[0], backwards=2.0 * len(fits) * used.batch * used.steps[0],
+    )  # fmt: skip
+    axes = ("start", "node")
+    return Circuit(
+        candidates(model, retain, "z"),
+        scores={"forget_specific": Score(header, (1 - gates).mean(0))},
+        tensors={
+            "gates": NamedTensor(gates, axes), "gates.theta": NamedTensor(_flat(found.theta), axes),
+            "forget_specific": NamedTensor(1 - gates, axes),
+            "contrast.benefits": NamedTensor(found.benefits.numpy(), ("step", "start")),
+        },
+        provenance=provenance,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Likelihood:
+    """The benefit of plain gating: mean over a fit's prompts of the mean log-probability of the targets."""
+
+    gated: GatedTask
+
+    def __call__(self, gates: Tensor, chosen: Sequence[Sequence[int]]) -> Float[Tensor, " row"]:
+        values = _driven(self.gated, gates, chosen, lambda x, rows: x.sum() / len(chosen[0]))
+        return values.unflatten(0, (len(chosen), -1)).mean(1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Contrast:
+    """The benefit of contrastive gating."""
+
+    retain: GatedTask
+    forget: GatedTask
+    floor: float
+
+    def __call__(self, gates: Tensor, chosen: Sequence[Sequence[int]]) -> Float[Tensor, " row"]:
+        size = len(chosen[0])
+        kept = _driven(self.retain, gates, chosen, lambda x, rows: x.sum() / size)
+
+        def unlearned(x: Tensor, rows: list[int]) -> Tensor:
+            return -(x - kept[rows]).clamp(min=-self.floor).sum() / size
+
+        lost = _driven(self.forget, gates, chosen, unlearned)
+        benefit = kept - (lost - kept).clamp(min=-self.floor)
+        return benefit.unflatten(0, (len(chosen), -1)).mean(1)
+
+
+def _driven(
+    gated: GatedTask, gates: Tensor, chosen: Sequence[Sequence[int]], benefit: Callable[[Tensor, list[int]], Tensor]
+) -> Float[Tensor, " pair"]:
+    """Log-probability of every fit's prompts, fit by fit; adds the gradient of `benefit` to the gates."""
+    pairs = [(fit, prompt) for fit, prompts in enumerate(chosen) for prompt in prompts]
+    found = torch.empty(len(pairs), dtype=gates.dtype, device=gates.device)
+    for places in gated.batches([prompt for _, prompt in pairs]):
+        fits, prompts = ([pairs[place][i] for place in places] for i in (0, 1))
+        with torch.enable_grad():
+            values = gated.values(gates[fits], prompts)
+            benefit(values, places).backward()
+        found[places] = values.detach().to(found)
+    return found
+
+
+def same_items(first: Task, second: Task, by: str = "entity") -> tuple[Task, Task]:
+    """The prompts of two tasks about the same items, in one order.
+
+    Args:
+        by: the group that names the item.
+
+    Raises:
+        TaskError: a task without that group, or no common item.
+    """
+    names = []
+    for task in (first, second):
+        if by not in task.groups:
+            raise TaskError(f"task {task.name!r} has no group {by!r}; it has {', '.join(task.groups) or 'none'}.")
+        names.append({item: row for row, item in enumerate(task.groups[by])})
+    common = [item for item in names[0] if item in names[1]]
+    if not common:
+        raise TaskError(f"tasks {first.name!r} and {second.name!r} have no item ({by}) in common.")
+    return first[[names[0][item] for item in common]], second[[names[1][item] for item in common]]
+
+
+def _check_items(retain: Task, forget: Task) -> None:
+    """Raise unless the rows of the tasks are about the same items."""
+    pairs = [task.groups.get("entity", ()) for task in (retain, forget)]
+    if len(retain) != len(forget) or pairs[0] != pairs[1]:
+        raise TaskError(
+            f"retain has {len(retain)} prompts, forget {len(forget)}, and row i of both must be about the same item; "
+            "bring them together with interp.same_items(retain, forget)."
+        )
+
+
+def _starts(starts: int | Sequence[tuple[int, int]], seed: int) -> list[FitRow]:
+    if isinstance(starts, int):
+        starts = [(seed + number, seed + number) for number in range(starts)]
+    if not starts:
+        raise OptionError("starts: there are none; give a number from 1, or pairs of seeds (gates, data).")
+    return [FitRow(init, data) for init, data in starts]
+
+
+def _file(folder: Path | None, stage: str) -> Path | None:
+    return None if folder is None else folder / f"{stage}.safetensors"
+
+
+def _flat(values: Float[Tensor, "start layer head"]) -> Float[np.ndarray, "start node"]:
+    return values.flatten(1).float().cpu().numpy()
+
+
+def _attribution(gated: GatedTask) -> Float[np.ndarray, "node prompt"]:
+    return gate_gradients(gated).flatten(1).float().numpy().T
+
+
+def _described(
+    model: HookedModel, task: Task, gates: Mapping[str, np.ndarray], gradients: Float[np.ndarray, "node prompt"]
+) -> Circuit:
+    """The circuit with everything that the gates alone say of the heads."""
+    scores = {
+        "grad_at_one": Score(
+            ScoreHeader("nodes", "attribution", True, "noising", "clean", "zero", "mean", "nats", "atp", NLL.name),
+            mean(gradients),
+        )
+    }
+    for name in ("retain", "remove"):
+        header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", None, "gate", NLL.name)
+        scores[name] = Score(header, gates[name].mean(0))
+    attributes: dict[str, Attribute] = {}
+    tensors = {name: NamedTensor(values, ("start", "node")) for name, values in gates.items()}
+    tensors["grad_at_one"] = NamedTensor(gradients, ("node", "prompt"))
+
+    def say(name: str, values: Any, meaning: str) -> None:
+        attributes[name] = Attribute("nodes", values, meaning)
+
+    found = gate_scores(gates["retain"], gates["remove"])
+    for name, values in found.items():
+        tensors[name] = NamedTensor(values, ("start", "node"))
+        say(name, values.mean(0), f"mean {name} over starts")
+        for key, reduced in (("sd", values.std(0)), ("min", values.min(0)), ("max", values.max(0))):
+            say(f"{name}.{key}", reduced, f"{key} of {name} over starts")
+    for name, cells in gate_cells(gates["retain"], gates["remove"]).items():
+        say(name, cells.mean(0), f"share of starts in which the head is {name} (rule 'cell'; the four sum to 1)")
+    for letter, name in (("F", "facilitation"), ("N", "interference")):
+        members = found[name] >= 0.5
+        say(f"always_{letter}", np.all(members, axis=0), f"{name} >= 0.5 in every start (rule 'score')")
+        say(f"any_{letter}", np.any(members, axis=0), f"{name} >= 0.5 in some start (rule 'score')")
+    return Circuit(candidates(model, task, "z"), scores=scores, attributes=attributes, tensors=tensors)
+
+
+def _performance(scored: GatedTask, gates: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Log-probability and accuracy of each prompt under each set of gates."""
+    sets = {"ungated": ones(scored.model), **gates, "hard": (gates["remove"] >= 0.5).to(gates["remove"])}
+    found = {}
+    for name, values in sets.items():
+        for one in (NLL, ACCURACY):
+            table = scored.table(values, one).numpy()
+            found[f"{name}.{one.name}"] = table[0] if name == "ungated" else table
+    return found
