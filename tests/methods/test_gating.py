@@ -48,17 +48,20 @@ def test_a_head_that_writes_nothing_is_irrelevant_in_every_start(family):
 
 
 def planted(sign: float) -> HookedHF:
-    """A GPT-2 of one layer in which head 2 alone writes, along the right answers' unembeddings less the wrong ones'."""
+    """A GPT-2 of one layer in which head 2 alone writes, along the right answers' unembeddings less the wrong ones'.
+
+    Without a final norm and MLP the logits are linear in its gate, so that the loss has one minimum (with the norm a
+    gate of 0.05 is a second one, in which a start can stay).
+    """
     raw = build("gpt2", n_layer=1)
-    model = HookedHF(raw)
-    head = raw.lm_head.weight.data
+    head, block = raw.lm_head.weight.data, raw.transformer.h[0]
     direction = (head[[10, 11, 12]] - head[[20, 21, 22]]).mean(0)
-    attn = raw.transformer.h[0].attn
-    attn.c_proj.weight.data[:] = 0.0
-    attn.c_proj.weight.data[16] = sign * 4 * direction / direction.norm()
-    attn.c_attn.weight.data[:, 64 + 16 : 64 + 24] = 0.0
-    attn.c_attn.bias.data[64 + 16] = 1.0  # its value is 1 at every position
-    return model
+    block.attn.c_proj.weight.data[:] = block.mlp.c_proj.weight.data[:] = 0.0
+    block.attn.c_proj.weight.data[16] = sign * 2 * direction / direction.norm()
+    block.attn.c_attn.weight.data[:, 64 + 16 : 64 + 24] = 0.0
+    block.attn.c_attn.bias.data[64 + 16] = 1.0  # its value is 1 at every position
+    raw.transformer.ln_f = torch.nn.Identity()
+    return HookedHF(raw, check=False)
 
 
 @pytest.mark.parametrize(("sign", "label"), [(1.0, "facilitating"), (-1.0, "interfering")])
