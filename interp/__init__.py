@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from interp.gate_classes import gate_table as gate_table
     from interp.gate_classes import hard_circuit as hard_circuit
     from interp.gate_classes import modularity as modularity
+    from interp.gate_validation import Baselines as Baselines
+    from interp.gate_validation import ablation_curve as ablation_curve
+    from interp.gate_validation import compare_rankings as compare_rankings
+    from interp.gate_validation import head_rankings as head_rankings
+    from interp.gate_validation import mediation_agreement as mediation_agreement
     from interp.intervention import Add as Add
     from interp.intervention import Edit as Edit
     from interp.intervention import Mean as Mean
@@ -85,6 +90,7 @@ _WHERE = {
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
     "interp.gate_classes": "gate_table hard_circuit modularity",
+    "interp.gate_validation": "Baselines ablation_curve compare_rankings head_rankings mediation_agreement",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
     "interp.mediation": "mediate",
     "interp.methods.acdc": "acdc",

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import sys
 import warnings
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Annotated, Any, get_args
 import numpy as np
 import typer
 
-from interp.errors import InterpError, ModelError, check_choice
+from interp.errors import InterpError, ModelError, OptionError, check_choice
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -188,6 +189,48 @@ def edges_command(
     _find("edges", config, found, out)
 
 
+@app.command("gate")
+def gate_command(
+    model: Model,
+    task: TaskName,
+    starts: Annotated[int, typer.Option(help="Fits from different gates and data orders.", min=1)] = 8,
+    first_steps: Annotated[int, typer.Option(help="Updates without penalty.", min=0)] = 200,
+    steps: Annotated[int, typer.Option(help="Updates with either penalty.", min=0)] = 200,
+    batch: Annotated[int, typer.Option(help="Prompts of each fit in an update.", min=1)] = 8,
+    penalty: Annotated[float, typer.Option(help="lambda, a mean over heads.")] = 0.1,
+    held_out: Annotated[int, typer.Option(help="Prompts that the gates are scored on alone.", min=0)] = 8,
+    memory: Annotated[float, typer.Option(help="GiB of activations in one backward pass.")] = 4.0,
+    n: Pairs = 48,
+    seed: Seed = 0,
+    options: TaskOptions = "{}",
+    out: Out = Path("interp-gate"),
+) -> None:
+    """Causal head gating: which heads facilitate, interfere with, or are irrelevant to a task.
+
+    An interrupted run goes on where it was when it is started again with the same words.
+    """
+    import interp
+    from interp.run_folder import checkpoints
+
+    config = {k: v for k, v in locals().items() if isinstance(v, str | int | float)}
+    kept = checkpoints(out)
+
+    def found(hooked: Any, built: Any) -> Any:
+        if not held_out < len(built):
+            raise OptionError(f"--held-out {held_out} leaves none of {len(built)} prompts to fit on; raise --n.")
+        size = len(built) - held_out
+        circuit = interp.gate(
+            hooked, built[:size], built[size:] if held_out else None, starts=starts, memory=memory, seed=seed,
+            settings=interp.GateSettings(steps=(first_steps, steps), batch=batch, penalty=penalty), checkpoint=kept,
+        )  # fmt: skip
+        typer.echo(str(interp.gate_table(circuit)))
+        typer.echo(str(interp.modularity(circuit)))
+        return circuit
+
+    _find("gate", config, found, out)
+    shutil.rmtree(kept, ignore_errors=True)
+
+
 @app.command("evaluate")
 def evaluate_command(
     circuit: Annotated[Path, typer.Argument(help="A circuit's folder or file.")],
@@ -236,7 +279,6 @@ def _find(command: str, config: dict[str, Any], find: Callable[[Any, Any], Any],
 
 
 def _task(name: str, tokenizer: Any, n: int, seed: int, options: str) -> Any:
-    from interp.errors import OptionError
     from interp.tasks import from_file, task
 
     try:

@@ -15,9 +15,11 @@ Source: Nam et al. 2025 (arXiv 2505.13737), section 3 and the appendix's setting
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from math import log
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -93,15 +95,78 @@ class Stage:
         first, last = self.lr
         return first + (last - first) * step / max(self.steps - 1, 1)
 
-    def penalty(self, theta: Float[Tensor, "row layer head"], rows: Sequence[FitRow]) -> Float[Tensor, " row"]:
-        """lambda * mean over heads of clip(theta), of each fit."""
-        weight = torch.tensor([row.penalty for row in rows]).to(theta)
-        if self.one_sided:
-            up = (weight > 0)[:, None, None]
-            clipped = torch.where(up, theta.clamp(max=self.clip), theta.clamp(min=-self.clip))
-        else:
-            clipped = theta.clamp(-self.clip, self.clip)
-        return weight * (clipped.sum((1, 2)) if self.per_head else clipped.mean((1, 2)))
+
+class Relaxation(ABC):
+    """How gates follow from theta while they are fitted, and what the penalty pulls at."""
+
+    @abstractmethod
+    def drawn(
+        self, theta: Float[Tensor, "row layer head"], rows: Sequence[FitRow], step: int
+    ) -> Float[Tensor, "row layer head"]:
+        """Gates of one update, differentiable in theta."""
+
+    @abstractmethod
+    def pulled(
+        self, theta: Float[Tensor, "row layer head"], rows: Sequence[FitRow], stage: Stage
+    ) -> Float[Tensor, "row layer head"]:
+        """What lambda multiplies, for each head."""
+
+    @abstractmethod
+    def final(self, theta: Float[Tensor, "row layer head"]) -> Float[Tensor, "row layer head"]:
+        """The gates that a fit ends with."""
+
+
+@dataclass(frozen=True)
+class Soft(Relaxation):
+    """Causal head gating: G = sigmoid(theta), without noise; the penalty pulls at the clipped theta."""
+
+    def drawn(self, theta: Tensor, rows: Sequence[FitRow], step: int) -> Tensor:
+        return torch.sigmoid(theta)
+
+    def pulled(self, theta: Tensor, rows: Sequence[FitRow], stage: Stage) -> Tensor:
+        if not stage.one_sided:
+            return theta.clamp(-stage.clip, stage.clip)
+        up = torch.tensor([row.penalty > 0 for row in rows], device=theta.device)[:, None, None]
+        return torch.where(up, theta.clamp(max=stage.clip), theta.clamp(min=-stage.clip))
+
+    def final(self, theta: Tensor) -> Tensor:
+        return torch.sigmoid(theta)
+
+
+@dataclass(frozen=True)
+class HardConcrete(Relaxation):
+    """Noisy gates that reach 0 and 1 (Louizos et al. 2018, arXiv 1712.01312); the penalty pulls at P(gate > 0).
+
+    With temperature 0.33 as in head pruning (Voita et al. 2019), with 2/3 as in subnetwork probing (Cao et al. 2021);
+    the model's weights stay as they are in both.
+
+    Args:
+        temperature: of the concrete distribution.
+        stretch: how far it reaches beyond 0 and 1 before it is cut.
+    """
+
+    temperature: float = 0.33
+    stretch: float = 0.1
+
+    def drawn(self, theta: Tensor, rows: Sequence[FitRow], step: int) -> Tensor:
+        noise = []
+        for row in rows:
+            generator = torch.Generator().manual_seed(_seed(row.data, "gates", step))
+            uniform = torch.rand(theta.shape[1:], generator=generator, dtype=torch.float64)
+            noise.append(torch.logit(uniform.clamp(EDGE, 1 - EDGE)))
+        return self._cut(torch.sigmoid((theta + torch.stack(noise).to(theta)) / self.temperature))
+
+    def pulled(self, theta: Tensor, rows: Sequence[FitRow], stage: Stage) -> Tensor:
+        return torch.sigmoid(theta - self.temperature * log(self.stretch / (1 + self.stretch)))
+
+    def final(self, theta: Tensor) -> Tensor:
+        return self._cut(torch.sigmoid(theta))
+
+    def _cut(self, x: Tensor) -> Tensor:
+        return (x * (1 + 2 * self.stretch) - self.stretch).clamp(0.0, 1.0)
+
+
+SOFT = Soft()
 
 
 Objective = Callable[[Tensor, Sequence[Sequence[int]]], Tensor]
@@ -142,11 +207,15 @@ def picks(row: FitRow, stage: Stage, n_prompts: int, step: int) -> list[int]:
     first = step * stage.batch
     found: list[int] = []
     for epoch in range(first // n_prompts, (first + stage.batch - 1) // n_prompts + 1):
-        seed = sha256(f"{row.data} {stage.name} {epoch}".encode()).digest()[:8]
-        order = np.random.default_rng(int.from_bytes(seed)).permutation(n_prompts)
+        order = np.random.default_rng(_seed(row.data, stage.name, epoch)).permutation(n_prompts)
         start = epoch * n_prompts
         found += order[max(first - start, 0) : first + stage.batch - start].tolist()
     return found
+
+
+def _seed(data: int, what: str, number: int) -> int:
+    """A seed of its own for each purpose and number."""
+    return int.from_bytes(sha256(f"{data} {what} {number}".encode()).digest()[:8])
 
 
 class _State(NamedTuple):
@@ -167,6 +236,7 @@ def fit(
     stage: Stage,
     n_prompts: int,
     *,
+    relaxation: Relaxation = SOFT,
     checkpoint: str | Path | None = None,
     minutes: float = 5.0,
     progress: bool = True,
@@ -177,6 +247,7 @@ def fit(
         objective: the benefit of gates on prompts, with its gradient.
         theta: where the rows start.
         n_prompts: that the objective knows.
+        relaxation: how gates follow from theta.
         checkpoint: file that the state is saved to, and taken from where it exists; going on from it gives the
             bit-equal result on the CPU.
         minutes: between savings; the last state is saved too.
@@ -192,7 +263,7 @@ def fit(
     adam = torch.optim.Adam([theta], lr=1.0, foreach=False)
     benefits = torch.zeros(stage.steps, len(rows), dtype=theta.dtype)
     total, squares = torch.zeros_like(theta, requires_grad=False), torch.zeros_like(theta, requires_grad=False)
-    key = sha256(json.dumps([asdict(stage), rows, n_prompts, list(theta.shape)]).encode()).hexdigest()
+    key = sha256(json.dumps([asdict(stage), rows, n_prompts, list(theta.shape), repr(relaxation)]).encode()).hexdigest()
     done = 0
     if checkpoint is not None and Path(checkpoint).exists():
         done, state = _loaded(Path(checkpoint), key)
@@ -207,11 +278,16 @@ def fit(
     with bar:
         for step in range(done, stage.steps):
             chosen = [picks(row, stage, n_prompts, step) for row in rows]
-            gradient, benefits[step] = _gradient(objective, theta, chosen)
+            with torch.enable_grad():
+                gates = relaxation.drawn(theta, rows, step)
+            gradient, benefits[step] = _gradient(objective, gates, chosen)
             if step >= stage.steps // 2:
                 total += gradient
                 squares += gradient**2
-            _update(theta, gradient, rows, stage, adam, step)
+            with torch.enable_grad():
+                gain = (gates * gradient).sum() + _penalty(relaxation.pulled(theta, rows, stage), rows, stage)
+                (ascent,) = torch.autograd.grad(gain, theta)
+            _update(theta, ascent, stage, adam, step)
             bar.update()
             bar.set_postfix(
                 benefit=f"{float(benefits[step].mean()):.3f}", open=f"{float((theta > 0).float().mean()):.2f}"
@@ -229,22 +305,23 @@ def fit(
 
 
 def _gradient(
-    objective: Objective, theta: Float[Tensor, "row layer head"], chosen: Sequence[Sequence[int]]
+    objective: Objective, gates: Float[Tensor, "row layer head"], chosen: Sequence[Sequence[int]]
 ) -> tuple[Float[Tensor, "row layer head"], Float[Tensor, " row"]]:
     """d benefit / d gate of every fit, and the benefits."""
-    gates = torch.sigmoid(theta.detach()).requires_grad_()
-    gates.grad = torch.zeros_like(gates)
-    values = objective(gates, chosen)
-    return gates.grad, values.detach().cpu()
+    leaf = gates.detach().requires_grad_()
+    leaf.grad = torch.zeros_like(leaf)
+    values = objective(leaf, chosen)
+    return leaf.grad, values.detach().cpu()
 
 
-def _update(
-    theta: Tensor, gradient: Tensor, rows: Sequence[FitRow], stage: Stage, adam: torch.optim.Adam, step: int
-) -> None:
+def _penalty(pulled: Float[Tensor, "row layer head"], rows: Sequence[FitRow], stage: Stage) -> Float[Tensor, ""]:
+    """The sum over fits of lambda * mean over heads."""
+    weight = torch.tensor([row.penalty for row in rows]).to(pulled)
+    return (weight * (pulled.sum((1, 2)) if stage.per_head else pulled.mean((1, 2)))).sum()
+
+
+def _update(theta: Tensor, ascent: Tensor, stage: Stage, adam: torch.optim.Adam, step: int) -> None:
     """One update of every fit."""
-    with torch.enable_grad():
-        gain = (torch.sigmoid(theta) * gradient).sum() + stage.penalty(theta, rows).sum()
-        (ascent,) = torch.autograd.grad(gain, theta)
     theta.grad = -ascent
     if stage.grad_norm is not None:
         norms = theta.grad.norm() if stage.shared_clip else theta.grad.flatten(1).norm(dim=1)[:, None, None]

@@ -55,6 +55,12 @@ def run_folder(path: str | Path, config: Mapping[str, Any]) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def checkpoints(path: str | Path) -> Path:
+    """Where an unfinished run into this folder keeps the state that it can go on from."""
+    target = Path(path)
+    return target.with_name(f".{target.name}-unfinished")
+
+
 def _is_run(folder: Path) -> bool:
     """Whether `folder` is empty or was made by `run_folder`."""
     if not folder.is_dir():

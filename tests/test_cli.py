@@ -133,3 +133,28 @@ def test_edges_keeps_the_strongest_and_evaluate_judges_them(tmp_path, monkeypatc
     with unchecked():
         code, _, err = here(words, tmp_path, monkeypatch, capsys)
     assert code == 2 and "method is 'epa'" in err and "nearest: 'eap'" in err
+
+
+def test_gate_writes_its_tables_and_goes_on_after_an_interruption(tmp_path, monkeypatch, capsys) -> None:
+    from interp.methods import gating
+
+    words = "gate embedded ioi --n 6 --held-out 2 --starts 2 --first-steps 4 --steps 4 --batch 2 --out run".split()
+    real, calls = gating.fit, []
+
+    def stopping(*args, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(gating, "fit", stopping)
+    here(words, tmp_path, monkeypatch, capsys)
+    assert not (tmp_path / "run").exists() and (tmp_path / ".run-unfinished" / "initial.safetensors").exists()
+    monkeypatch.setattr(gating, "fit", real)
+    code, out, err = here(words, tmp_path, monkeypatch, capsys)
+    assert code == 0, err
+    assert "ungated" in out and "facilitation always" in out and not (tmp_path / ".run-unfinished").exists()
+    circuit = interp.load_circuit(tmp_path / "run" / "circuit")
+    assert circuit.tensors["remove"].array.shape == (2, len(circuit.nodes))
+    code, _, err = here([*words, "--held-out", "6"], tmp_path, monkeypatch, capsys)
+    assert code == 2 and "--held-out 6 leaves none of 6 prompts" in err

@@ -139,7 +139,7 @@ def gate(
         "penalised": used.stage("penalised", used.steps[1], used.lr),
     }
     options: dict[str, Any] = {"minutes": minutes, "progress": progress}
-    objective = _Likelihood(gated)
+    objective = Likelihood(gated)
     initial = fit(objective, drawn, fits, stages["initial"], len(task), checkpoint=_file(folder, "initial"), **options)
     signed = [row._replace(penalty=sign * used.penalty) for sign in (1, -1) for row in fits]
     penalised = fit(
@@ -247,7 +247,7 @@ def gate_contrastive(
 
 
 @dataclass(frozen=True, eq=False)
-class _Likelihood:
+class Likelihood:
     """The benefit of plain gating: mean over a fit's prompts of the mean log-probability of the targets."""
 
     gated: GatedTask

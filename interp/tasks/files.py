@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from interp.errors import FileError, OptionError, nearest
 from interp.metrics import Metric
@@ -28,6 +28,7 @@ from interp.tasks.template import Lists
 
 Cells = Mapping[str, Any]
 Reader = Callable[[Cells], Pair]
+Item = TypeVar("Item")
 
 
 class Format(NamedTuple):
@@ -62,14 +63,14 @@ def from_file(
         TaskError: fewer good prompts than asked for.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
-    table = [_rename(cells, columns or {}) for each in paths for cells in read_table(each)]
+    table = [renamed(cells, columns or {}) for each in paths for cells in read_table(each)]
     names = ", ".join(Path(each).name for each in paths)
     present = frozenset.intersection(*(frozenset(cells) for cells in table)) if table else frozenset()
     found = next((each for each in FORMATS.values() if each.columns <= present), None)
     if found is None:
         known = "; ".join(f"{name}: {', '.join(sorted(each.columns))}" for name, each in FORMATS.items())
         raise FileError(f"{names}: columns {sorted(present)} are of no known format; allowed: {known}. Use `columns`.")
-    pairs = _read_rows(table, found.reader(tokenizer), names)
+    pairs = read_rows(table, found.reader(tokenizer), names)
     return make_task(
         Path(paths[0]).stem,
         pairs,
@@ -145,8 +146,12 @@ def _json_rows(text: str) -> list[Any]:
     return rows
 
 
-def _rename(cells: Cells, columns: Mapping[str, str]) -> Cells:
-    """Cells under the names meant here."""
+def renamed(cells: Cells, columns: Mapping[str, str]) -> Cells:
+    """Cells under the names meant here, where `columns` has the table's own names, each with the one meant.
+
+    Raises:
+        OptionError: a name that the table lacks.
+    """
     for name in columns:
         if name not in cells:
             raise OptionError(f"no column {name!r}; allowed: {', '.join(cells)}{nearest(name, cells)}.")
@@ -154,17 +159,21 @@ def _rename(cells: Cells, columns: Mapping[str, str]) -> Cells:
     return kept | {ours: cells[theirs] for theirs, ours in columns.items()}
 
 
-def _read_rows(table: Sequence[Cells], read: Reader, names: str) -> list[Pair]:
-    """Every row's pair; rows that do not follow their format are named together."""
-    pairs, faulty = [], []
+def read_rows(table: Sequence[Cells], read: Callable[[Cells], Item], names: str) -> list[Item]:
+    """What `read` makes of every row.
+
+    Raises:
+        FileError: rows that do not follow their format, named together.
+    """
+    items, faulty = [], []
     for number, cells in enumerate(table):
         try:
-            pairs.append(read(cells))
+            items.append(read(cells))
         except (ValueError, TypeError, KeyError) as error:
             faulty.append(f"row {number + 1}: {error}")
     if faulty:
         raise FileError(f"{names}: {len(faulty)} rows do not follow their format: {'; '.join(faulty[:10])}. Mend them.")
-    return pairs
+    return items
 
 
 def _own(tokenizer: Any) -> Reader:

@@ -134,7 +134,7 @@ def _pairs(
             prompt(outputs),
             question_text[len(stem) :] + answer,
             corrupted=prompt(turned) if shuffled else None,
-            groups={"entity": f"{question}|{answer}"},
+            groups={"entity": question.replace("|", "/")},
         )
 
 

@@ -13,10 +13,13 @@ from interp.tasks.docstring import docstring
 from interp.tasks.facts import facts
 from interp.tasks.files import from_file
 from interp.tasks.greater_than import greater_than
+from interp.tasks.hub import commonsense, mathematics
 from interp.tasks.in_context import in_context
 from interp.tasks.induction import induction
 from interp.tasks.ioi import ioi
+from interp.tasks.next_token import next_token
 from interp.tasks.pronouns import pronouns
+from interp.tasks.rules import rules
 
 # Each takes a tokenizer and keyword options; the first line of its docstring describes it.
 TASKS: dict[str, Callable[..., Task]] = {
@@ -31,6 +34,10 @@ TASKS: dict[str, Callable[..., Task]] = {
     "arithmetic": arithmetic,
     "facts": facts,
     "in_context": in_context,
+    "rules": rules,
+    "commonsense": commonsense,
+    "mathematics": mathematics,
+    "next_token": next_token,
     "file": from_file,
 }
 

@@ -16,7 +16,7 @@ from interp.methods.gating import GateSettings, gate, gate_contrastive, same_ite
 from interp.models.hf import HookedHF
 from interp.tasks.base import Task
 
-SHORT = GateSettings(steps=(30, 60), batch=2)
+SHORT = GateSettings(steps=(8, 15), batch=2)
 
 
 def quick(model, given, **options) -> interp.Circuit:
@@ -37,7 +37,7 @@ def test_a_head_that_writes_nothing_is_irrelevant_in_every_start(family):
     name = {"gpt2": "c_proj", "gpt_neox": "dense"}.get(family, "o_proj")
     weight = attention.get_submodule(name).weight.data
     (weight.T if family != "gpt2" else weight)[width : 2 * width] = 0.0
-    settings = GateSettings(steps=(5, 300), batch=2)
+    settings = GateSettings(steps=(2, 60), batch=2)
     found = quick(model, task(), settings=settings)
     row = found.nodes.index("z[1] head 1")
     for name, value in (("facilitation", 0.0), ("interference", 0.0), ("irrelevance", 1.0)):
@@ -90,7 +90,7 @@ def test_all_fits_of_a_run_are_those_of_runs_of_their_own():
 
 def test_without_likelihood_the_penalty_opens_or_closes_every_gate():
     model, given = hooked("gpt2"), task()
-    found = quick(model, given, settings=GateSettings(steps=(0, 300), batch=1, penalty=1e4))
+    found = quick(model, given, settings=GateSettings(steps=(0, 40), batch=1, penalty=1e4))
     assert start_values(found, "retain").min() > 0.98 and start_values(found, "remove").max() < 0.02
     assert np.array_equal(start_values(found, "irrelevance") > 0.9, np.ones((3, 12), bool))
 
@@ -207,7 +207,7 @@ def test_the_floor_ends_the_pull_on_a_pair_once_it_is_that_far_behind():
 
         for prompt in range(3):
             value, found = gradient(gating._Contrast(retain, forget, floor), prompt)
-            (kept, keeping), (lost, losing) = (gradient(gating._Likelihood(one), prompt) for one in (retain, forget))
+            (kept, keeping), (lost, losing) = (gradient(gating.Likelihood(one), prompt) for one in (retain, forget))
             far = behind[prompt] > floor
             assert torch.allclose(found, keeping if far else keeping - losing, atol=1e-12)
             assert torch.allclose(value, kept - (lost - kept).clamp(min=-floor), atol=1e-12)

@@ -9,7 +9,8 @@ from interp.metrics import Answers
 from interp.tasks import TASKS, describe_tasks, task
 from interp.tasks.base import Task
 
-BUILT_IN = [name for name in TASKS if name != "file"]
+FROM_DATA = ["in_context", "commonsense", "mathematics", "next_token", "file"]
+BUILT_IN = [name for name in TASKS if name not in FROM_DATA]
 TOY = ["ioi", "greater_than", "agreement", "induction", "pronouns", "coloured_objects", "facts"]
 CASES = [("bpe", name) for name in BUILT_IN] + [("toy_tokenizer", name) for name in TOY]
 
