@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from interp.gate_classes import gate_table as gate_table
     from interp.gate_classes import hard_circuit as hard_circuit
     from interp.gate_classes import modularity as modularity
+    from interp.gate_transfer import leave_one_out as leave_one_out
     from interp.gate_validation import Baselines as Baselines
     from interp.gate_validation import ablation_curve as ablation_curve
     from interp.gate_validation import compare_rankings as compare_rankings
@@ -90,6 +91,7 @@ _WHERE = {
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
     "interp.gate_classes": "gate_table hard_circuit modularity",
+    "interp.gate_transfer": "leave_one_out",
     "interp.gate_validation": "Baselines ablation_curve compare_rankings head_rankings mediation_agreement",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
     "interp.mediation": "mediate",

@@ -22,7 +22,7 @@ from hashlib import sha256
 from math import log
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class Stage:
         per_head: the penalty is lambda for each head, instead of lambda / (number of heads).
         grad_norm: largest norm of a fit's gradient; None for any.
         bound: theta is kept within plus and minus this after every update; None for no bound.
-        shared_clip: clip the gradient of all fits together, as the authors' code does.
+        shared_clip: clip the mean gradient of all fits of one penalty together, as the authors' code does.
 
     Raises:
         OptionError: a number outside its range.
@@ -182,7 +182,7 @@ class Fitted:
         theta: of every fit.
         benefits: of every fit's batch, before each update.
         signal: |mean| / SD over the second half of the updates of each gate's gradient without the penalty's: what is
-            well below 1 was moved by noise or by the penalty alone.
+            well below 1 was moved by noise or by the penalty alone; NaN where nothing varied.
     """
 
     theta: Float[Tensor, "row layer head"]
@@ -237,6 +237,7 @@ def fit(
     n_prompts: int,
     *,
     relaxation: Relaxation = SOFT,
+    identity: str = "",
     checkpoint: str | Path | None = None,
     minutes: float = 5.0,
     progress: bool = True,
@@ -248,6 +249,7 @@ def fit(
         theta: where the rows start.
         n_prompts: that the objective knows.
         relaxation: how gates follow from theta.
+        identity: of the objective (its model, its data): a checkpoint is gone on from with the same one alone.
         checkpoint: file that the state is saved to, and taken from where it exists; going on from it gives the
             bit-equal result on the CPU.
         minutes: between savings; the last state is saved too.
@@ -262,8 +264,8 @@ def fit(
     theta = theta.detach().clone().requires_grad_()
     adam = torch.optim.Adam([theta], lr=1.0, foreach=False)
     benefits = torch.zeros(stage.steps, len(rows), dtype=theta.dtype)
-    total, squares = torch.zeros_like(theta, requires_grad=False), torch.zeros_like(theta, requires_grad=False)
-    key = sha256(json.dumps([asdict(stage), rows, n_prompts, list(theta.shape), repr(relaxation)]).encode()).hexdigest()
+    total, squares = (torch.zeros(theta.shape, dtype=torch.float64, device=theta.device) for _ in range(2))
+    key = _key(theta, [asdict(stage), rows, n_prompts, repr(relaxation), identity])
     done = 0
     if checkpoint is not None and Path(checkpoint).exists():
         done, state = _loaded(Path(checkpoint), key)
@@ -272,7 +274,7 @@ def fit(
         adam.state[theta] = {
             "step": torch.tensor(float(done)), "exp_avg": state.mean.to(theta), "exp_avg_sq": state.square.to(theta)
         }  # fmt: skip
-        benefits, total, squares = state.benefits, state.total.to(theta), state.squares.to(theta)
+        benefits, total, squares = state.benefits, state.total.to(total), state.squares.to(total)
     saved = monotonic()
     bar = tqdm(total=stage.steps, initial=done, disable=None if progress else True, desc=stage.name, leave=False)
     with bar:
@@ -283,11 +285,11 @@ def fit(
             gradient, benefits[step] = _gradient(objective, gates, chosen)
             if step >= stage.steps // 2:
                 total += gradient
-                squares += gradient**2
+                squares += gradient.double() ** 2
             with torch.enable_grad():
                 gain = (gates * gradient).sum() + _penalty(relaxation.pulled(theta, rows, stage), rows, stage)
                 (ascent,) = torch.autograd.grad(gain, theta)
-            _update(theta, ascent, stage, adam, step)
+            _update(theta, ascent, rows, stage, adam, step)
             bar.update()
             bar.set_postfix(
                 benefit=f"{float(benefits[step].mean()):.3f}", open=f"{float((theta > 0).float().mean()):.2f}"
@@ -298,10 +300,15 @@ def fit(
                 now = _State(theta.detach(), moments["exp_avg"], moments["exp_avg_sq"], benefits, total, squares)
                 _save(Path(checkpoint), key, step + 1, now)
                 saved = monotonic()
-    counted = max(stage.steps - stage.steps // 2, 1)
-    mean = total / counted
-    spread = (squares / counted - mean**2).clamp(min=0).sqrt()
-    return Fitted(theta.detach(), benefits, (mean.abs() / spread.clamp(min=torch.finfo(mean.dtype).tiny)).cpu())
+    return Fitted(theta.detach(), benefits, _signal(total, squares, stage.steps - stage.steps // 2).to(theta).cpu())
+
+
+def _signal(total: Tensor, squares: Tensor, count: int) -> Tensor:
+    """|mean| / SD from sums and sums of squares; 0 where all are 0, NaN where they do not vary."""
+    mean = total / max(count, 1)
+    spread = (squares / max(count, 1) - mean**2).clamp(min=0).sqrt()
+    rounding = 1e-6 * mean.abs()  # of sums of squares, in units of the mean
+    return torch.where(total == 0, 0.0, torch.where(spread > rounding, mean.abs() / spread, torch.nan))
 
 
 def _gradient(
@@ -320,17 +327,29 @@ def _penalty(pulled: Float[Tensor, "row layer head"], rows: Sequence[FitRow], st
     return (weight * (pulled.sum((1, 2)) if stage.per_head else pulled.mean((1, 2)))).sum()
 
 
-def _update(theta: Tensor, ascent: Tensor, stage: Stage, adam: torch.optim.Adam, step: int) -> None:
+def _update(
+    theta: Tensor, ascent: Tensor, rows: Sequence[FitRow], stage: Stage, adam: torch.optim.Adam, step: int
+) -> None:
     """One update of every fit."""
     theta.grad = -ascent
     if stage.grad_norm is not None:
-        norms = theta.grad.norm() if stage.shared_clip else theta.grad.flatten(1).norm(dim=1)[:, None, None]
-        theta.grad *= (stage.grad_norm / (norms + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
+        norms = theta.grad.flatten(1).norm(dim=1)
+        if stage.shared_clip:
+            penalties = torch.tensor([row.penalty for row in rows], device=norms.device)
+            same = (penalties[:, None] == penalties).to(norms)
+            norms = (same @ norms**2).sqrt() / same.sum(1)
+        theta.grad *= (stage.grad_norm / (norms + 1e-6)).clamp(max=1.0)[:, None, None]  # as torch's clip_grad_norm_
     adam.param_groups[0]["lr"] = stage.rate(step)
     adam.step()
     if stage.bound is not None:
         with torch.no_grad():
             theta.clamp_(-stage.bound, stage.bound)
+
+
+def _key(theta: Tensor, settings: list[Any]) -> str:
+    """A hash of where the fits start and of everything else that decides where they go."""
+    start = sha256(theta.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+    return sha256(json.dumps([*settings, list(theta.shape), start]).encode()).hexdigest()
 
 
 def _save(path: Path, key: str, step: int, state: _State) -> None:

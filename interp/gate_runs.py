@@ -4,9 +4,11 @@ A gate of 1 leaves a head as it is, a gate of 0 is zero ablation of its z (the o
 come one vector a row, so that prompts of many fits share a batch; only the scored positions reach the unembedding.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 
 import torch
 from jaxtyping import Float
@@ -40,10 +42,10 @@ class GatedTask:
         """What a forward pass keeps of one position for its backward pass; an estimate from above."""
         shape, longest = self.model.shape, int(self.task.clean.lengths.max())
         heads = shape.n_heads + 2 * shape.n_kv_heads
-        a_layer = 10 * shape.d_model + 5 * heads * shape.d_head + 6 * shape.d_ff + 2 * shape.n_heads * longest
+        a_layer = 7 * shape.d_model + 3 * heads * shape.d_head + 4 * shape.d_ff + 2 * shape.n_heads * longest
         item = next(iter(self.model.parameters())).element_size()
-        targets = self.task.answers.positions.shape[1]
-        return item * shape.n_layers * a_layer + 12 * shape.d_vocab * targets // longest
+        targets = self.task.answers.present.sum(1) / self.task.clean.lengths
+        return item * shape.n_layers * a_layer + int(12 * shape.d_vocab * float(targets.max()))
 
     @property
     def tokens(self) -> int:
@@ -61,10 +63,25 @@ class GatedTask:
             yield order[:size]
             order = order[size:]
 
-    def values(
-        self, gates: Float[Tensor, "row layer head"], prompts: Sequence[int], metric: Metric | None = None
-    ) -> Float[Tensor, " row"]:
+    def values(self, gates: Float[Tensor, "row layer head"], prompts: Sequence[int]) -> Float[Tensor, " row"]:
         """The metric of each prompt under its own gates; differentiable in the gates where gradients are on."""
+        return self._measured(gates, prompts, [self.metric])[0]
+
+    @torch.no_grad()
+    def table(
+        self, gates: Float[Tensor, "set layer head"], metrics: Sequence[Metric] = ()
+    ) -> Float[Tensor, "metric set prompt"]:
+        """Metrics (the task's own objective by default) of every prompt under every set of gates; on the CPU."""
+        chosen = list(metrics) or [self.metric]
+        n_sets, n_prompts = len(gates), len(self.task)
+        pairs = [(s, p) for s in range(n_sets) for p in range(n_prompts)]
+        found = torch.empty(len(chosen), n_sets, n_prompts, dtype=gates.dtype)
+        for places in self.batches([p for _, p in pairs]):
+            sets, prompts = ([pairs[place][i] for place in places] for i in (0, 1))
+            found[:, sets, prompts] = torch.stack(self._measured(gates[sets], prompts, chosen)).to(found)
+        return found
+
+    def _measured(self, gates: Tensor, prompts: Sequence[int], metrics: Sequence[Metric]) -> list[Tensor]:
         rows, answers = list(prompts), self.task.answers[list(prompts)]
         edits = [
             Edit(site, function=partial(_scaled, gates[:, layer])) for layer, site in enumerate(self.model.sites("z"))
@@ -74,20 +91,17 @@ class GatedTask:
                 self.task.clean[rows], edits, logits=answers.positions, differentiable=torch.is_grad_enabled()
             )
         assert run.logits is not None, "logits were asked for"
-        return (metric or self.metric)(run.logits, answers.to(run.logits.device))
+        logits, here = run.logits, answers.to(run.logits.device)
+        return [one(logits, here) for one in metrics]
 
-    @torch.no_grad()
-    def table(
-        self, gates: Float[Tensor, "set layer head"], metric: Metric | None = None
-    ) -> Float[Tensor, "set prompt"]:
-        """The metric of every prompt under every set of gates; on the CPU."""
-        n_sets, n_prompts = len(gates), len(self.task)
-        pairs = [(s, p) for s in range(n_sets) for p in range(n_prompts)]
-        found = torch.empty(n_sets, n_prompts, dtype=gates.dtype)
-        for places in self.batches([p for _, p in pairs]):
-            sets, prompts = ([pairs[place][i] for place in places] for i in (0, 1))
-            found[sets, prompts] = self.values(gates[sets], prompts, metric).to(found)
-        return found
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits of the model's weights, the prompts and what is scored."""
+        answers = self.task.answers
+        weights = self.model.identity.fingerprint or [float(p.detach().double().sum()) for p in self.model.parameters()]
+        said = [weights, repr(self.metric), self.task.clean.rows()]
+        said += [x.tolist() for x in (answers.positions, answers.correct, answers.wrong)]
+        return sha256(json.dumps(said).encode()).hexdigest()[:16]
 
 
 def _scaled(gates: Float[Tensor, "row head"], z: Float[Tensor, "row pos head d_head"]) -> Tensor:

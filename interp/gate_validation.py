@@ -107,14 +107,14 @@ def _differences(
             sets[order, place, 0, moved], sets[order, place, 1, moved] = 0.0, 1.0
     if not sets.size:
         return np.zeros((0, len(ranks)))
-    values = gated.table(_shaped(gated.model, sets.reshape(-1, sets.shape[-1]))).mean(1)
+    values = gated.table(_shaped(gated.model, sets.reshape(-1, sets.shape[-1])))[0].mean(1)
     closed, opened = values.reshape(-1, 2).T.numpy()
     return (closed - opened).reshape(len(orders), len(ranks))
 
 
 def _shaped(model: HookedModel, gates: Float[np.ndarray, "set node"]) -> Float[Tensor, "set layer head"]:
     like = ones(model)
-    return torch.from_numpy(np.ascontiguousarray(gates)).to(like).reshape(-1, *like.shape[1:])
+    return torch.tensor(gates).to(like).reshape(-1, *like.shape[1:])
 
 
 def mediation_agreement(circuit: Circuit, effects: Float[np.ndarray, " node"], deviations: float = 3.0) -> Table:
@@ -244,7 +244,7 @@ def compare_rankings(
             kept = np.zeros(scores.shape, dtype=bool)
             np.put_along_axis(kept, order[:, :size], True, axis=1)
             gates = _shaped(model, kept.astype(np.float32))
-            values, right = (float(gated.table(gates, one).mean()) for one in (NLL, ACCURACY))
+            values, right = gated.table(gates, (NLL, ACCURACY)).mean((1, 2)).tolist()
             rows.append((name, size, values, right, _overlap(kept), float(known)))
     names = ("method", "heads", "neg_nll", "accuracy", "overlap", "auroc")
     return Table(dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True)))

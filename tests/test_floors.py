@@ -16,7 +16,7 @@ FLOORS = [
     "frozen_norm written graph run_edges edge_effects known "
     "joint_effects welch recall rankings gate_runs gate_fit gate_classes",
     "methods",
-    "verification mediation gate_validation",
+    "verification mediation gate_validation gate_transfer",
     "evaluate curves readouts",
     "view run_folder demo cli",
 ]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from interp.errors import FileError, OptionError
-from interp.gate_fit import FitRow, Stage, draw_gates, fit, picks
+from interp.gate_fit import FitRow, HardConcrete, Stage, draw_gates, fit, picks
 
 PENALISED = Stage("penalised", 500, (0.5, 0.1), 1)
 HEADS = (28, 24)
@@ -89,7 +89,7 @@ def test_a_fit_does_not_depend_on_its_company():
         assert torch.equal(alone.benefits[:, 0], together.benefits[:, number])
         assert torch.equal(alone.signal[0], together.signal[number])
     shared = fit(quadratic, start, rows, replace(stage, shared_clip=True), 10, progress=False)
-    assert not torch.equal(shared.theta[0], together.theta[0])
+    assert torch.equal(shared.theta[0], together.theta[0]) and not torch.equal(shared.theta[1], together.theta[1])
 
 
 def test_each_pass_sees_every_prompt_once_in_an_order_of_its_own():
@@ -165,8 +165,17 @@ def test_an_interrupted_fit_goes_on_to_the_bit_equal_result(tmp_path):
         assert torch.equal(getattr(again, name), getattr(whole, name)), name
     done = fit(counting, start, rows, stage, 10, checkpoint=path, progress=False)
     assert len(calls) == 8 and torch.equal(done.theta, whole.theta)
-    with pytest.raises(FileError, match="other settings"):
-        fit(quadratic, start, rows, replace(stage, batch=5), 10, checkpoint=path, progress=False)
+    others = [
+        ((start, rows, replace(stage, batch=5), 10), {}),
+        ((start + 1, rows, stage, 10), {}),
+        ((start, rows, stage, 11), {}),
+        ((start, [rows[0], FitRow(4, 5, -0.1)], stage, 10), {}),
+        ((start, rows, stage, 10), {"identity": "another model or task"}),
+        ((start, rows, stage, 10), {"relaxation": HardConcrete()}),
+    ]
+    for given, options in others:
+        with pytest.raises(FileError, match="other settings"):
+            fit(quadratic, *given, checkpoint=path, progress=False, **options)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(FileError, match="no checkpoint of gates"):
         fit(quadratic, start, rows, stage, 10, checkpoint=path, progress=False)
@@ -177,3 +186,46 @@ def test_settings_outside_their_range_are_named():
         Stage("s", 1, (0.1, 0.1), 0)
     with pytest.raises(OptionError, match="theta has 2 rows, there are 1 fits"):
         fit(quadratic, torch.zeros(2, 3, 3), [FitRow(0, 0)], PENALISED, 10)
+
+
+def test_a_shared_clip_is_that_of_the_mean_gradient_of_the_fits_of_one_penalty():
+    """Which is what one optimiser over a mean of losses clips; each sign has an optimiser of its own."""
+    sizes = torch.tensor([3.0, 40.0, 5.0, 0.1])[:, None, None]
+    rows = [FitRow(0, 0, 0.1), FitRow(1, 1, 0.1), FitRow(0, 0, -0.1), FitRow(1, 1, -0.1)]
+    seen = []
+
+    def steep(gates, chosen):
+        gates.grad += sizes.to(gates)
+        return torch.zeros(len(gates))
+
+    class Kept(torch.optim.Adam):
+        def step(self, closure=None):
+            seen.append(self.param_groups[0]["params"][0].grad.clone())
+            return super().step(closure)
+
+    original, torch.optim.Adam = torch.optim.Adam, Kept
+    try:
+        start = torch.zeros(4, 2, 3, dtype=torch.float64)
+        fit(steep, start, rows, Stage("s", 1, (0.1, 0.1), 1, shared_clip=True), 5, progress=False)
+    finally:
+        torch.optim.Adam = original
+    for pair in ((0, 1), (2, 3)):
+        theta = torch.zeros(2, 2, 3, dtype=torch.float64, requires_grad=True)
+        weight = torch.tensor([rows[pair[0]].penalty] * 2)[:, None, None]
+        benefit = (torch.sigmoid(theta) * sizes[list(pair)]).sum((1, 2)) + (weight * theta).mean((1, 2))
+        (-benefit.mean()).backward()
+        torch.nn.utils.clip_grad_norm_([theta], 1.0)
+        assert torch.allclose(seen[0][list(pair)], 2 * theta.grad, atol=1e-6)
+
+
+def test_the_signal_is_the_mean_over_the_spread_and_undefined_without_a_spread():
+    values = iter([9.0, 9.0, 1.0, 2.0, 3.0, 4.0])
+
+    def varying(gates, chosen):
+        gates.grad[:, 0] += next(values)
+        gates.grad[:, 1] += 3.0
+        return torch.zeros(len(gates))
+
+    found = fitted(varying, 0.0, 0.0, Stage("s", 6, (0.1, 0.1), 1)).signal[0]
+    assert torch.allclose(found[0], torch.full((24,), 3.0 / np.std([2.0, 3.0, 4.0])).double())
+    assert found[1].isnan().all() and (found[2] == 0).all()

@@ -73,7 +73,7 @@ class GateSettings:
     @classmethod
     def as_published_code(cls) -> "GateSettings":
         """What the authors' trainer does where it differs from the paper: constant rates of 1, a two-sided clip, one
-        gradient norm for all fits of a run."""
+        gradient norm for all fits of a sign. Its fits also share one order of the data: ``starts=[(0, 0), (1, 0)]``."""
         return cls(batch=32, first_lr=(1.0, 1.0), lr=(1.0, 1.0), one_sided=False, shared_clip=True)
 
     def stage(self, name: str, steps: int, lr: tuple[float, float]) -> Stage:
@@ -138,7 +138,7 @@ def gate(
         "initial": used.stage("initial", used.steps[0], used.first_lr),
         "penalised": used.stage("penalised", used.steps[1], used.lr),
     }
-    options: dict[str, Any] = {"minutes": minutes, "progress": progress}
+    options: dict[str, Any] = {"identity": gated.fingerprint, "minutes": minutes, "progress": progress}
     objective = Likelihood(gated)
     initial = fit(objective, drawn, fits, stages["initial"], len(task), checkpoint=_file(folder, "initial"), **options)
     signed = [row._replace(penalty=sign * used.penalty) for sign in (1, -1) for row in fits]
@@ -163,7 +163,8 @@ def gate(
         attributes[f"{name}.signal"] = Attribute(
             "nodes", _flat(signal).mean(0), "|mean| / SD of the gate's gradient late in the fit, mean over starts"
         )
-    passes = n_starts * used.batch * (used.steps[0] + 2 * used.steps[1])
+    passes = n_starts * used.batch * (used.steps[0] + 2 * used.steps[1]) + len(task)  # with those of grad_at_one
+    scoring = (1 + 4 * n_starts) * len(scored.task)
     provenance = provenance_of(
         model, task, "gate", metrics=[NLL], directions=[], ablation="zero", seed=seed,
         parameters={
@@ -172,7 +173,7 @@ def gate(
             "scored_on": "the task itself" if held_out is None else f"held-out prompts of {held_out.name}",
             "ungated": "MLPs, norms and embeddings",
         },
-        forwards=float(passes), backwards=float(passes),
+        forwards=float(passes + scoring), backwards=float(passes),
     )  # fmt: skip
     return replace(found, attributes=attributes, tensors=tensors, provenance=provenance)
 
@@ -221,7 +222,8 @@ def gate_contrastive(
     folder = None if checkpoint is None else Path(checkpoint)
     found = fit(
         objective, drawn, fits, stage, len(retain), checkpoint=_file(folder, "contrast"),
-        minutes=minutes, progress=progress,
+        identity=f"{objective.retain.fingerprint} {objective.forget.fingerprint} {floor}", minutes=minutes,
+        progress=progress,
     )  # fmt: skip
     gates = _flat(torch.sigmoid(found.theta))
     header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", None, "gate", NLL.name)
@@ -382,7 +384,6 @@ def _performance(scored: GatedTask, gates: Mapping[str, Tensor]) -> dict[str, np
     sets = {"ungated": ones(scored.model), **gates, "hard": (gates["remove"] >= 0.5).to(gates["remove"])}
     found = {}
     for name, values in sets.items():
-        for one in (NLL, ACCURACY):
-            table = scored.table(values, one).numpy()
+        for one, table in zip((NLL, ACCURACY), scored.table(values, (NLL, ACCURACY)).numpy(), strict=True):
             found[f"{name}.{one.name}"] = table[0] if name == "ungated" else table
     return found

@@ -8,7 +8,7 @@ import torch
 from tiny import F64, build, hooked, hooked64, task
 
 import interp
-from interp.errors import CircuitError, OptionError, TaskError
+from interp.errors import CircuitError, FileError, OptionError, TaskError
 from interp.gate_classes import CLASSES, start_values
 from interp.gate_fit import FitRow, draw_gates, fit
 from interp.methods import gating
@@ -149,6 +149,16 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_result(tmp_path, monkeypa
         assert np.array_equal(again.tensors[name].array, tensor.array), name
 
 
+def test_a_checkpoint_of_another_task_or_of_other_first_gates_is_refused(tmp_path):
+    model, given = hooked("gpt2"), task()
+    quick(model, given, checkpoint=tmp_path)
+    others = [(hooked("gpt2"), given[[2, 1, 0]], {}), (hooked("gpt2"), given, {"settings": replace(SHORT, low=0.9)})]
+    others.append((hooked("opt"), given, {}))
+    for other, task_, options in others:
+        with pytest.raises(FileError, match="a checkpoint of other settings, fits or data"):
+            quick(other, task_, checkpoint=tmp_path, **options)
+
+
 def test_parity_settings_are_those_of_the_published_code():
     authors = GateSettings.as_published_code()
     assert (authors.first_lr, authors.lr, authors.one_sided, authors.shared_clip) == (
@@ -197,7 +207,7 @@ def test_the_floor_ends_the_pull_on_a_pair_once_it_is_that_far_behind():
         tasks = named(), named(answers=replace(task().answers, correct=task().answers.correct + 40))
         retain, forget = (gating.GatedTask(model, one, gating.NLL) for one in tasks)
         gates = torch.full((1, 3, 4), 0.5, dtype=torch.float64)
-        behind = (retain.table(gates) - forget.table(gates))[0]
+        behind = (retain.table(gates) - forget.table(gates))[0, 0]
         floor = float(behind.max() / 2)
 
         def gradient(objective, prompt):
