@@ -6,6 +6,7 @@ come one vector a row, so that prompts of many fits share a batch; only the scor
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -30,12 +31,14 @@ class GatedTask:
     Args:
         metric: scored at the task's answers; its value, not a loss (higher = more of the behaviour).
         memory: GiB of activations that one backward pass may hold.
+        recompute: keep only the blocks' inputs for the backward pass (gradient checkpointing).
     """
 
     model: HookedModel
     task: Task
     metric: Metric
     memory: float = 4.0
+    recompute: bool = False
 
     @property
     def bytes_per_token(self) -> int:
@@ -45,7 +48,8 @@ class GatedTask:
         a_layer = 7 * shape.d_model + 3 * heads * shape.d_head + 4 * shape.d_ff + 2 * shape.n_heads * longest
         item = next(iter(self.model.parameters())).element_size()
         targets = self.task.answers.present.sum(1) / self.task.clean.lengths
-        return item * shape.n_layers * a_layer + int(12 * shape.d_vocab * float(targets.max()))
+        kept = a_layer + shape.n_layers * shape.d_model if self.recompute else shape.n_layers * a_layer
+        return item * kept + int(12 * shape.d_vocab * float(targets.max()))
 
     @property
     def tokens(self) -> int:
@@ -86,7 +90,8 @@ class GatedTask:
         edits = [
             Edit(site, function=partial(_scaled, gates[:, layer])) for layer, site in enumerate(self.model.sites("z"))
         ]
-        with frozen(self.model.parameters()):
+        again = self.model.recomputing() if self.recompute else nullcontext()
+        with frozen(self.model.parameters()), again:
             run = self.model.run(
                 self.task.clean[rows], edits, logits=answers.positions, differentiable=torch.is_grad_enabled()
             )

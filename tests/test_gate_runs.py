@@ -104,6 +104,31 @@ def test_half_precision_weights_have_full_precision_gates_and_the_model_is_left_
     assert state(raw) == before and all(p.grad is None for p in raw.parameters())
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, "opt", "olmo2"])
+def test_recomputed_blocks_give_the_same_gradients_from_less_memory(family):
+    raw = build(family)
+    model, before = HookedHF(raw), state(raw)
+    kept, gradients, plans = [], [], []
+    for recompute in (False, True):
+        gated = GatedTask(model, several(), NegNLL(), recompute=recompute)
+        plans.append(gated.bytes_per_token)
+        gates, saved = random_gates(model, 3).requires_grad_(), []
+
+        def pack(x: torch.Tensor, saved=saved) -> torch.Tensor:
+            saved.append(x.nbytes)
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            values = gated.values(gates, [0, 1, 2])
+        values.sum().backward()
+        kept.append(sum(saved))
+        gradients.append(gates.grad)
+    assert torch.allclose(*gradients, atol=1e-6) and gradients[0].abs().max() > 1e-3
+    assert kept[1] < kept[0] / 2
+    assert plans[1] < plans[0]
+    assert state(raw) == before
+
+
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "phi3", "olmo2", "opt"])
 def test_the_memory_of_a_backward_pass_is_bounded_by_the_plan(family):
     """Bytes that autograd keeps for the backward pass of one batch, by the hooks of torch itself."""

@@ -91,6 +91,7 @@ def gate(
     settings: GateSettings | None = None,
     seed: int = 0,
     memory: float = 4.0,
+    recompute: bool = False,
     checkpoint: str | Path | None = None,
     minutes: float = 5.0,
     progress: bool = True,
@@ -105,6 +106,8 @@ def gate(
         settings: of the fits.
         seed: of the first start, where a number of them is given.
         memory: GiB of activations that one backward pass may hold.
+        recompute: keep only the blocks' inputs for the backward pass (gradient checkpointing), which saves memory and
+            takes a forward pass more an update.
         checkpoint: folder for the state of the fits; an interrupted run goes on from there, to the bit-equal result on
             the CPU.
         minutes: between savings.
@@ -128,7 +131,7 @@ def gate(
     """
     used = settings or GateSettings()
     fits = _starts(starts, seed)
-    gated, scored = (GatedTask(model, one, NLL, memory) for one in (task, held_out or task))
+    gated, scored = (GatedTask(model, one, NLL, memory, recompute) for one in (task, held_out or task))
     for one in (gated, scored):
         checked_metrics(model, one.task, (NLL, ACCURACY))
     folder = None if checkpoint is None else Path(checkpoint)
@@ -188,6 +191,7 @@ def gate_contrastive(
     floor: float = 5.0,
     seed: int = 0,
     memory: float = 4.0,
+    recompute: bool = False,
     checkpoint: str | Path | None = None,
     minutes: float = 5.0,
     progress: bool = True,
@@ -198,7 +202,7 @@ def gate_contrastive(
         retain, forget: the two formulations; row i of both is about the same item (`same_items` brings them there).
         floor: nats a target below the retained formulation at which the forgotten one is left alone.
         settings: of the fit; only the first number of `steps` and `first_lr` are used, and lambda is positive.
-        starts, seed, memory, checkpoint, minutes, progress: as in `gate`.
+        starts, seed, memory, recompute, checkpoint, minutes, progress: as in `gate`.
 
     Returns:
         One node a query head. The score ``forget_specific`` is 1 - gate, the mean over starts; tensors per start hold
@@ -212,7 +216,8 @@ def gate_contrastive(
     if floor <= 0:
         raise OptionError(f"floor={floor}; allowed: above 0 nats.")
     _check_items(retain, forget)
-    objective = _Contrast(GatedTask(model, retain, NLL, memory), GatedTask(model, forget, NLL, memory), floor)
+    kept, lost = (GatedTask(model, one, NLL, memory, recompute) for one in (retain, forget))
+    objective = _Contrast(kept, lost, floor)
     for task in (retain, forget):
         checked_metrics(model, task, (NLL, ACCURACY))
     fits = [row._replace(penalty=used.penalty) for row in _starts(starts, seed)]

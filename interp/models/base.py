@@ -96,6 +96,11 @@ class HookedModel(ABC):
         """
 
     @abstractmethod
+    def recomputing(self) -> AbstractContextManager[None]:
+        """Within, differentiable runs keep the blocks' inputs only, and their backward pass runs each block again: the
+        gradients are the same, in less memory and more time."""
+
+    @abstractmethod
     def block_alone(self, layer: int) -> AbstractContextManager[None]:
         """Within, all other blocks hand their input on, so that `run` runs this one on the residual patched into it."""
 
@@ -215,7 +220,7 @@ class HookedModel(ABC):
         with torch.set_grad_enabled(differentiable):
             result = self._forward(prompts, _in_order(taps), logits)
         _check_fired(interventions, done)
-        return Run(prompts, result, {s: cache[s] for s in sites}, fired)
+        return Run(prompts, result, {s: cache[s] for s in sites}, dict(fired))
 
     def gradients(
         self,

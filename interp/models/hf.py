@@ -13,11 +13,12 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from interp.errors import InterventionError, ModelError, SiteError
 from interp.intervention import Intervention
 from interp.models.attention import ATTENTION_KINDS, AttentionTaps, causal, scaling_of, tapped
-from interp.models.base import HookedModel
+from interp.models.base import HookedModel, frozen
 from interp.models.check import self_check
 from interp.models.families import Point, SiteMap
 from interp.models.hooks import (
@@ -29,6 +30,7 @@ from interp.models.hooks import (
     on_input,
     on_output,
     prefix,
+    replaced,
     skipped,
     suffix_mask,
 )
@@ -85,7 +87,7 @@ class HookedHF(HookedModel):
         self._check_map()
         self._mask_cache: dict[Any, list[Tensor | None]] = {}
         self.unavailable = self._find_unavailable()
-        self.resumes = self.has_sink = False
+        self.resumes = self.has_sink = self._recomputes = False
         self._block_returns_tuple = False
         self_check(self, thorough=check)
 
@@ -199,7 +201,7 @@ class HookedHF(HookedModel):
         self._refuse_dropout()
         state = Pass(Layout(torch.zeros_like(prompts.lengths), prompts.lengths), prompts.ids.shape[1])
         inputs = self._inputs(prompts.ids, prompts.position_ids, prompts.mask)
-        with self._hooked(taps, state):
+        with self._hooked(taps, state), self._kept_inputs(taps, state):
             if isinstance(targets, str) and targets == "all" or self._body is self.model:
                 logits, hidden = _logits(self.model(**inputs)), None
             else:
@@ -213,6 +215,37 @@ class HookedHF(HookedModel):
         rows = torch.arange(len(prompts), device=where.device)[:, None]
         where = where.clamp(min=0)
         return logits[rows, where] if hidden is None else self.unembed(hidden[rows, where])  # type: ignore[index]
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        before, self._recomputes = self._recomputes, True
+        try:
+            yield
+        finally:
+            self._recomputes = before
+
+    @contextmanager
+    def _kept_inputs(self, taps: Taps, state: Pass) -> Iterator[None]:
+        """Within `recomputing`, blocks keep their inputs only; the backward pass runs them again, with these taps."""
+        if not (self._recomputes and torch.is_grad_enabled()):
+            yield
+            return
+        running = True
+
+        def checkpointed(forward: Any) -> Any:
+            def again(*args: Any, **kwargs: Any) -> Any:
+                if running:
+                    return forward(*args, **kwargs)
+                with frozen(self.parameters()), self._hooked(taps, Pass(state.layout, state.width)):
+                    return forward(*args, **kwargs)
+
+            return partial(checkpoint, again, use_reentrant=False)
+
+        try:
+            with replaced(self._blocks, checkpointed):
+                yield
+        finally:
+            running = False
 
     @property
     def _body(self) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,16 +82,13 @@ def check_sites(taps: Taps, state: Pass) -> None:
 
 
 @contextmanager
-def skipped(blocks: Sequence[Any], returns_tuple: bool) -> Iterator[None]:
-    """Within, the blocks hand their input on. An instance's own `forward` (accelerate sets one) is put back."""
-
-    def pass_on(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
-        return (hidden_states,) if returns_tuple else hidden_states
-
+def replaced(blocks: Sequence[Any], make: Callable[[Callable], Callable]) -> Iterator[None]:
+    """Within, each block's `forward` is what `make` makes of its own. An instance's own one (accelerate sets one) is
+    put back."""
     before = [block.__dict__.get("forward") for block in blocks]
     try:
         for block in blocks:
-            block.forward = pass_on
+            block.forward = make(block.forward)
         yield
     finally:
         for block, forward in zip(blocks, before, strict=True):
@@ -99,6 +96,15 @@ def skipped(blocks: Sequence[Any], returns_tuple: bool) -> Iterator[None]:
                 block.__dict__.pop("forward", None)
             else:
                 block.forward = forward
+
+
+def skipped(blocks: Sequence[Any], returns_tuple: bool) -> AbstractContextManager[None]:
+    """Within, the blocks hand their input on."""
+
+    def pass_on(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+        return (hidden_states,) if returns_tuple else hidden_states
+
+    return replaced(blocks, lambda forward: pass_on)
 
 
 def prefix(wave: Wave, layer: int, rows: int) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,11 @@
 """Head gating on models whose heads have known roles, and its results as circuits."""
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,6 +150,42 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_result(tmp_path, monkeypa
         quick(model, given, checkpoint=tmp_path / "run")
     monkeypatch.setattr(gating, "fit", real)
     again = quick(model, given, checkpoint=tmp_path / "run")
+    for name, tensor in whole.tensors.items():
+        assert np.array_equal(again.tensors[name].array, tensor.array), name
+
+
+KILLED = """
+import os, signal, sys
+import torch
+sys.path.insert(0, {tests!r})
+from test_gating import SHORT, quick
+from tiny import hooked, task
+
+if {at}:
+    calls, step = [], torch.optim.Adam.step
+
+    def killing(self, closure=None):
+        calls.append(1)
+        if len(calls) == {at}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, closure)
+
+    torch.optim.Adam.step = killing
+quick(hooked("gpt2"), task(), checkpoint={folder!r}, minutes=0.0)
+"""
+
+
+def test_a_run_killed_at_once_goes_on_to_the_bit_equal_result(tmp_path):
+    """SIGKILL in the middle of the penalised fits (the 8 first updates are those without penalty)."""
+    here = str(Path(__file__).parent)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONPATH": str(Path(here).parent)}
+    for at, code in ((15, -signal.SIGKILL), (0, 0)):
+        script = KILLED.format(tests=here, at=at, folder=str(tmp_path))
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert not list(tmp_path.glob("*.tmp"))
+    again = quick(hooked("gpt2"), task(), checkpoint=tmp_path)
+    whole = quick(hooked("gpt2"), task())
     for name, tensor in whole.tensors.items():
         assert np.array_equal(again.tensors[name].array, tensor.array), name
 
