@@ -61,8 +61,8 @@ def main(pairs: str, options: Options) -> None:
         fits.append(("same_gates_", [(0, 100 + n) for n in range(options.controls)]))
     for prefix, starts in fits:
         found = interp.gate(
-            model, train, test, starts=starts, settings=settings, memory=options.memory,
-            checkpoint=out / f"{prefix}checkpoint",
+            model, train, test, starts=starts, settings=settings,
+            engine=interp.FitEngine(memory=options.memory, checkpoint=out / f"{prefix}checkpoint"),
         )  # fmt: skip
         interp.save_circuit(found, out / f"{prefix}circuit")
         table = interp.gate_table(found)

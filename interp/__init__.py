@@ -50,9 +50,11 @@ if TYPE_CHECKING:
     from interp.methods.attribution import attribute as attribute
     from interp.methods.edge_patching import patch_edges as patch_edges
     from interp.methods.edges import attribute_edges as attribute_edges
+    from interp.methods.gating import FitEngine as FitEngine
     from interp.methods.gating import GateSettings as GateSettings
     from interp.methods.gating import gate as gate
     from interp.methods.gating import gate_contrastive as gate_contrastive
+    from interp.methods.gating import gate_strengths as gate_strengths
     from interp.methods.gating import same_items as same_items
     from interp.methods.patching import patch as patch
     from interp.methods.path_patching import path_patch as path_patch
@@ -99,7 +101,7 @@ _WHERE = {
     "interp.methods.attribution": "attribute",
     "interp.methods.edge_patching": "patch_edges",
     "interp.methods.edges": "attribute_edges",
-    "interp.methods.gating": "GateSettings gate gate_contrastive same_items",
+    "interp.methods.gating": "FitEngine GateSettings gate gate_contrastive gate_strengths same_items",
     "interp.methods.patching": "patch",
     "interp.methods.path_patching": "path_patch",
     "interp.metrics": "metric",

@@ -220,8 +220,9 @@ def gate_command(
             raise OptionError(f"--held-out {held_out} leaves none of {len(built)} prompts to fit on; raise --n.")
         size = len(built) - held_out
         circuit = interp.gate(
-            hooked, built[:size], built[size:] if held_out else None, starts=starts, memory=memory, seed=seed,
-            settings=interp.GateSettings(steps=(first_steps, steps), batch=batch, penalty=penalty), checkpoint=kept,
+            hooked, built[:size], built[size:] if held_out else None, starts=starts, seed=seed,
+            settings=interp.GateSettings(steps=(first_steps, steps), batch=batch, penalty=penalty),
+            engine=interp.FitEngine(memory=memory, checkpoint=kept),
         )  # fmt: skip
         typer.echo(str(interp.gate_table(circuit)))
         typer.echo(str(interp.modularity(circuit)))

@@ -15,11 +15,12 @@ Source: Nam et al. 2025 (arXiv 2505.13737), section 3 and the appendix's setting
 """
 
 import json
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from math import log
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ from tqdm import tqdm
 
 from interp.atomic import replacing
 from interp.errors import FileError, OptionError
+
+log = logging.getLogger(__name__)
 
 EDGE = 1e-6
 """Gates are drawn this far from 0 and 1 at least, where theta is finite."""
@@ -157,7 +160,7 @@ class HardConcrete(Relaxation):
         return self._cut(torch.sigmoid((theta + torch.stack(noise).to(theta)) / self.temperature))
 
     def pulled(self, theta: Tensor, rows: Sequence[FitRow], stage: Stage) -> Tensor:
-        return torch.sigmoid(theta - self.temperature * log(self.stretch / (1 + self.stretch)))
+        return torch.sigmoid(theta - self.temperature * math.log(self.stretch / (1 + self.stretch)))
 
     def final(self, theta: Tensor) -> Tensor:
         return self._cut(torch.sigmoid(theta))
@@ -188,6 +191,10 @@ class Fitted:
     theta: Float[Tensor, "row layer head"]
     benefits: Float[Tensor, "step row"]
     signal: Float[Tensor, "row layer head"]
+
+    def take(self, rows: slice) -> "Fitted":
+        """Some of the fits."""
+        return Fitted(self.theta[rows], self.benefits[:, rows], self.signal[rows])
 
 
 def draw_gates(
@@ -261,21 +268,12 @@ def fit(
     """
     if len(theta) != len(rows) or not len(rows):
         raise OptionError(f"theta has {len(theta)} rows, there are {len(rows)} fits; give one row each, one at least.")
-    theta = theta.detach().clone().requires_grad_()
-    adam = torch.optim.Adam([theta], lr=1.0, foreach=False)
-    benefits = torch.zeros(stage.steps, len(rows), dtype=theta.dtype)
-    total, squares = (torch.zeros(theta.shape, dtype=torch.float64, device=theta.device) for _ in range(2))
+    path = None if checkpoint is None else Path(checkpoint)
     key = _key(theta, [asdict(stage), rows, n_prompts, repr(relaxation), identity])
-    done = 0
-    if checkpoint is not None and Path(checkpoint).exists():
-        done, state = _loaded(Path(checkpoint), key)
-        with torch.no_grad():
-            theta.copy_(state.theta)
-        adam.state[theta] = {
-            "step": torch.tensor(float(done)), "exp_avg": state.mean.to(theta), "exp_avg_sq": state.square.to(theta)
-        }  # fmt: skip
-        benefits, total, squares = state.benefits, state.total.to(total), state.squares.to(total)
-    saved = monotonic()
+    done, state = _begun(path, key, theta, stage.steps)
+    theta, adam = _resumed(state, done)
+    benefits, total, squares = state.benefits, state.total, state.squares
+    began = saved = monotonic()
     bar = tqdm(total=stage.steps, initial=done, disable=None if progress else True, desc=stage.name, leave=False)
     with bar:
         for step in range(done, stage.steps):
@@ -290,17 +288,40 @@ def fit(
                 gain = (gates * gradient).sum() + _penalty(relaxation.pulled(theta, rows, stage), rows, stage)
                 (ascent,) = torch.autograd.grad(gain, theta)
             _update(theta, ascent, rows, stage, adam, step)
+            opened, benefit = float((theta > 0).float().mean()), float(benefits[step].mean())
             bar.update()
-            bar.set_postfix(
-                benefit=f"{float(benefits[step].mean()):.3f}", open=f"{float((theta > 0).float().mean()):.2f}"
-            )
-            late = monotonic() - saved > 60 * minutes or step + 1 == stage.steps
-            if checkpoint is not None and late:
+            bar.set_postfix(benefit=f"{benefit:.3f}", open=f"{opened:.2f}")
+            if step == done + 9:
+                left = (monotonic() - began) / 10 * (stage.steps - step - 1) / 60
+                log.info("%s: %d fits, benefit %.3f, %.0f %% open after %d of %d updates; about %.0f min to go",
+                         stage.name, len(rows), benefit, 100 * opened, step + 1, stage.steps, left)  # fmt: skip
+            if path is not None and (monotonic() - saved > 60 * minutes or step + 1 == stage.steps):
                 moments = adam.state[theta]
                 now = _State(theta.detach(), moments["exp_avg"], moments["exp_avg_sq"], benefits, total, squares)
-                _save(Path(checkpoint), key, step + 1, now)
+                _save(path, key, step + 1, now)
                 saved = monotonic()
     return Fitted(theta.detach(), benefits, _signal(total, squares, stage.steps - stage.steps // 2).to(theta).cpu())
+
+
+def _begun(path: Path | None, key: str, theta: Tensor, steps: int) -> tuple[int, _State]:
+    """How many updates are done, and the state then: that of the checkpoint, or the start."""
+    if path is not None and path.exists():
+        done, saved = _loaded(path, key)
+        moved = {name: x.to(theta.device) for name, x in saved._asdict().items() if name != "benefits"}
+        return done, saved._replace(**moved)
+    mean, square = torch.zeros_like(theta), torch.zeros_like(theta)
+    total, squares = (torch.zeros_like(theta, dtype=torch.float64) for _ in range(2))
+    benefits = torch.zeros(steps, len(theta), dtype=theta.dtype)
+    return 0, _State(theta.detach(), mean, square, benefits, total, squares)
+
+
+def _resumed(state: _State, done: int) -> tuple[Tensor, torch.optim.Adam]:
+    """theta as a leaf of its own, with an optimiser that has made so many updates."""
+    theta = state.theta.clone().requires_grad_()
+    adam = torch.optim.Adam([theta], lr=1.0, foreach=False)
+    if done:
+        adam.state[theta] = {"step": torch.tensor(float(done)), "exp_avg": state.mean, "exp_avg_sq": state.square}
+    return theta, adam
 
 
 def _signal(total: Tensor, squares: Tensor, count: int) -> Tensor:

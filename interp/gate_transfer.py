@@ -7,6 +7,7 @@ Source: Nam et al. 2025 (arXiv 2505.13737), figure 5; accuracy is teacher-forced
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaxtyping import Float
 from interp.errors import TaskError
 from interp.gate_classes import start_values
 from interp.gate_runs import GatedTask, ones
-from interp.methods.gating import ACCURACY, NLL, GateSettings, gate_contrastive, same_items
+from interp.methods.gating import ACCURACY, NLL, FitEngine, GateSettings, gate_contrastive, same_items
 from interp.models.base import HookedModel
 from interp.recovery import bootstrap
 from interp.table import Table
@@ -33,17 +34,15 @@ def leave_one_out(
     names: tuple[str, str] = ("first", "second"),
     starts: int = 1,
     settings: GateSettings | None = None,
-    checkpoint: str | Path | None = None,
-    memory: float = 4.0,
     seed: int = 0,
-    progress: bool = True,
+    engine: FitEngine | None = None,
 ) -> Table:
     """Accuracy on each left-out task, in both formulations, without gates and with those fitted on the other tasks.
 
     Args:
         first, second: the tasks in two formulations, by the tasks' names; items are matched by entity.
         names: of the formulations.
-        starts, settings, checkpoint, memory, seed, progress: as in `gate_contrastive`; a folder for each fit.
+        starts, settings, seed, engine: as in `gate_contrastive`; each fit has a folder of its own in the checkpoint.
 
     Returns:
         One row a left-out task, retained formulation and formulation answered: task, retained, answered, default and
@@ -57,20 +56,21 @@ def leave_one_out(
         raise TaskError(
             f"tasks {sorted(first)} and {sorted(second)}; both formulations need the same tasks, two at least."
         )
+    engine = engine or FitEngine()
     pairs = {task: same_items(first[task], second[task]) for task in first}
     rows: list[tuple[Any, ...]] = []
     for left_out, held in pairs.items():
         others = [pair for task, pair in pairs.items() if task != left_out]
         forms = [joined([pair[side] for pair in others]) for side in (0, 1)]
         for keep in (0, 1):
-            folder = None if checkpoint is None else Path(checkpoint) / left_out / names[keep]
+            folder = None if engine.checkpoint is None else Path(engine.checkpoint) / left_out / names[keep]
             found = gate_contrastive(
-                model, forms[keep], forms[1 - keep], starts=starts, settings=settings, seed=seed, memory=memory,
-                checkpoint=folder, progress=progress,
+                model, forms[keep], forms[1 - keep], starts=starts, settings=settings, seed=seed,
+                engine=replace(engine, checkpoint=folder),
             )  # fmt: skip
             gates = start_values(found, "gates")
             for answered in (0, 1):
-                scores = _scores(GatedTask(model, held[answered], NLL, memory), gates, seed)
+                scores = _scores(engine.gated(model, held[answered]), gates, seed)
                 rows.append((left_out, names[keep], names[answered], *scores, float((gates >= 0.5).sum(1).mean())))
     columns = ("task", "retained", "answered", "default", "gated", "low", "high", "default_neg_nll", "gated_neg_nll",
                "heads_open")  # fmt: skip

@@ -15,6 +15,7 @@ from interp.methods.gating import ACCURACY, NLL, GateSettings
 from interp.tasks.base import Task
 from interp.tasks.join import joined
 
+QUIET = interp.FitEngine(progress=False)
 SHORT = GateSettings(steps=(6, 0), batch=2)
 
 
@@ -28,12 +29,12 @@ def test_each_left_out_task_is_scored_with_gates_fitted_on_the_others():
     model = hooked("llama")
     first = {name: formulation(n, name) for n, name in enumerate(("one", "two", "three"))}
     second = {name: formulation(30 + n, name) for n, name in enumerate(("one", "two", "three"))}
-    table = interp.leave_one_out(model, first, second, names=("shots", "told"), settings=SHORT, progress=False)
+    table = interp.leave_one_out(model, first, second, names=("shots", "told"), settings=SHORT, engine=QUIET)
     rows = {(row["task"], row["retained"], row["answered"]): row for row in table.rows()}
     assert len(table) == len(rows) == 12
     fitted = interp.gate_contrastive(
         model, joined([second["one"], second["three"]]), joined([first["one"], first["three"]]), starts=1,
-        settings=SHORT, progress=False,
+        settings=SHORT, engine=QUIET,
     )  # fmt: skip
     gates = torch.tensor(start_values(fitted, "gates")).reshape(1, 3, 8)
     for answered, held in (("shots", first["two"]), ("told", second["two"])):

@@ -14,12 +14,13 @@ from interp.gate_runs import GatedTask, ones
 from interp.methods.gating import NLL, GateSettings
 from interp.models.hf import HookedHF
 
+QUIET = interp.FitEngine(progress=False)
 SHORT = GateSettings(steps=(20, 40), batch=2)
 
 
 @pytest.fixture(scope="module")
 def found() -> interp.Circuit:
-    return interp.gate(hooked("llama"), task(), starts=2, settings=SHORT, progress=False)
+    return interp.gate(hooked("llama"), task(), starts=2, settings=SHORT, engine=QUIET)
 
 
 @pytest.mark.parametrize("mode", ["cumulative", "single"])
@@ -70,7 +71,7 @@ def planted() -> tuple[HookedHF, np.ndarray]:
 
 def test_every_method_but_chance_finds_planted_heads_and_keeps_the_behaviour_with_them():
     model, truth = planted()
-    gates = interp.gate(model, task(), starts=2, settings=GateSettings(steps=(40, 60), batch=3), progress=False)
+    gates = interp.gate(model, task(), starts=2, settings=GateSettings(steps=(40, 60), batch=3), engine=QUIET)
     few = interp.Baselines(starts=2, stage=Stage("baseline", 80, (0.1, 0.1), 3), penalty=1.0)
     rankings = interp.head_rankings(model, task(), few, circuit=gates, progress=False)
     table = interp.compare_rankings(model, task(), rankings, [2, 8], truth=truth)

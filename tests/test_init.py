@@ -14,7 +14,7 @@ threshold to_graphml to_networkx top_n attribute attribute_edges bound_missed ci
 faithfulness_of_complement minimality necessity path_patch sufficiency verify
 patch_edges acdc mediate completeness auroc roc_curve
 gate gate_contrastive GateSettings same_items hard_circuit gate_table modularity
-ablation_curve mediation_agreement head_rankings compare_rankings Baselines leave_one_out
+ablation_curve mediation_agreement head_rankings compare_rankings Baselines leave_one_out FitEngine gate_strengths
 """.split()
 
 

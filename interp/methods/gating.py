@@ -31,7 +31,7 @@ from interp.candidate_nodes import candidates
 from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader
 from interp.errors import OptionError, TaskError
 from interp.gate_classes import gate_cells, gate_scores
-from interp.gate_fit import FitRow, Stage, draw_gates, fit
+from interp.gate_fit import FitRow, Fitted, Stage, draw_gates, fit
 from interp.gate_runs import GatedTask, gate_gradients, ones
 from interp.metrics import Accuracy, NegNLL
 from interp.models.base import HookedModel
@@ -82,6 +82,41 @@ class GateSettings:
         return Stage(name, steps, lr, **{key: getattr(self, key) for key in shared})
 
 
+@dataclass(frozen=True)
+class FitEngine:
+    """How fits run; the gates do not depend on it beyond rounding.
+
+    Args:
+        memory: GiB of activations that one backward pass may hold.
+        recompute: keep only the blocks' inputs for the backward pass (gradient checkpointing), which saves memory and
+            takes a forward pass more an update.
+        checkpoint: folder for the state of the fits; an interrupted run goes on from there, to the bit-equal result on
+            the CPU.
+        minutes: between savings.
+        progress: show a bar where there is a terminal.
+    """
+
+    memory: float = 4.0
+    recompute: bool = False
+    checkpoint: str | Path | None = None
+    minutes: float = 5.0
+    progress: bool = True
+
+    def gated(self, model: HookedModel, task: Task) -> GatedTask:
+        """The task to be run under gates, once it is known that it can be scored.
+
+        Raises:
+            TaskError, MetricError: when it cannot.
+        """
+        checked_metrics(model, task, (NLL, ACCURACY))
+        return GatedTask(model, task, NLL, self.memory, self.recompute)
+
+    def stage(self, name: str) -> dict[str, Any]:
+        """What `interp.gate_fit.fit` takes for one stage."""
+        path = None if self.checkpoint is None else Path(self.checkpoint) / f"{name}.safetensors"
+        return {"checkpoint": path, "minutes": self.minutes, "progress": self.progress}
+
+
 def gate(
     model: HookedModel,
     task: Task,
@@ -90,11 +125,7 @@ def gate(
     starts: int | Sequence[tuple[int, int]] = 10,
     settings: GateSettings | None = None,
     seed: int = 0,
-    memory: float = 4.0,
-    recompute: bool = False,
-    checkpoint: str | Path | None = None,
-    minutes: float = 5.0,
-    progress: bool = True,
+    engine: FitEngine | None = None,
 ) -> Circuit:
     """Fit gates on every head in all starts at once, and class the heads by them.
 
@@ -105,13 +136,7 @@ def gate(
         starts: how many, or for each the seeds of its gates and of its order of the data.
         settings: of the fits.
         seed: of the first start, where a number of them is given.
-        memory: GiB of activations that one backward pass may hold.
-        recompute: keep only the blocks' inputs for the backward pass (gradient checkpointing), which saves memory and
-            takes a forward pass more an update.
-        checkpoint: folder for the state of the fits; an interrupted run goes on from there, to the bit-equal result on
-            the CPU.
-        minutes: between savings.
-        progress: show a bar where there is a terminal.
+        engine: memory, checkpoints, progress.
 
     Returns:
         One node a query head (z). Scores: ``grad_at_one`` (the signed first-order effect of removing the head, nats a
@@ -130,55 +155,65 @@ def gate(
         found = interp.gate(model, train, test, starts=4, settings=interp.GateSettings(steps=(100, 100), batch=8))
     """
     used = settings or GateSettings()
-    fits = _starts(starts, seed)
-    gated, scored = (GatedTask(model, one, NLL, memory, recompute) for one in (task, held_out or task))
-    for one in (gated, scored):
-        checked_metrics(model, one.task, (NLL, ACCURACY))
-    folder = None if checkpoint is None else Path(checkpoint)
+    options: dict[str, Any] = {"starts": starts, "settings": used, "seed": seed, "engine": engine}
+    return gate_strengths(model, task, held_out, penalties=[used.penalty], **options)[used.penalty]
+
+
+def gate_strengths(
+    model: HookedModel,
+    task: Task,
+    held_out: Task | None = None,
+    *,
+    penalties: Sequence[float],
+    starts: int | Sequence[tuple[int, int]] = 10,
+    settings: GateSettings | None = None,
+    seed: int = 0,
+    engine: FitEngine | None = None,
+) -> dict[float, Circuit]:
+    """The circuits of `gate` at several strengths of the penalty, from the same first fits, all as rows of one run.
+
+    Args:
+        penalties: lambdas, above 0; that of the settings is not used.
+        held_out, starts, settings, seed, engine: as in `gate`.
+
+    Raises:
+        OptionError: no penalties, repeated ones, or one that is not above 0; further as `gate`.
+    """
+    if not penalties or min(penalties) <= 0 or len(set(penalties)) < len(penalties):
+        raise OptionError(f"penalties={list(penalties)}; allowed: one or more different numbers above 0.")
+    used, engine, fits = settings or GateSettings(), engine or FitEngine(), _starts(starts, seed)
+    gated, scored = engine.gated(model, task), engine.gated(model, held_out or task)
     like = ones(model)
     drawn = draw_gates(fits, like.shape[1:], low=used.low, high=used.high, dtype=like.dtype).to(like.device)
-    stages = {
-        "initial": used.stage("initial", used.steps[0], used.first_lr),
-        "penalised": used.stage("penalised", used.steps[1], used.lr),
-    }
-    options: dict[str, Any] = {"identity": gated.fingerprint, "minutes": minutes, "progress": progress}
-    objective = Likelihood(gated)
-    initial = fit(objective, drawn, fits, stages["initial"], len(task), checkpoint=_file(folder, "initial"), **options)
-    signed = [row._replace(penalty=sign * used.penalty) for sign in (1, -1) for row in fits]
+    objective, identity = Likelihood(gated), gated.fingerprint
+    initial = fit(
+        objective, drawn, fits, used.stage("initial", used.steps[0], used.first_lr), len(task), identity=identity,
+        **engine.stage("initial"),
+    )  # fmt: skip
+    signed = [row._replace(penalty=sign * size) for size in penalties for sign in (1, -1) for row in fits]
     penalised = fit(
-        objective, initial.theta.repeat(2, 1, 1), signed, stages["penalised"], len(task),
-        checkpoint=_file(folder, "penalised"), **options,
+        objective, initial.theta.repeat(2 * len(penalties), 1, 1), signed,
+        used.stage("penalised", used.steps[1], used.lr), len(task), identity=identity, **engine.stage("penalised"),
     )  # fmt: skip
-    n_starts = len(fits)
-    thetas = {"initial": initial.theta, "retain": penalised.theta[:n_starts], "remove": penalised.theta[n_starts:]}
-    signals = {"retain": penalised.signal[:n_starts], "remove": penalised.signal[n_starts:]}
-    gates = {name: torch.sigmoid(theta) for name, theta in thetas.items()}
-    found = _described(model, task, {name: _flat(one) for name, one in gates.items()}, _attribution(gated))
-    tensors = dict(found.tensors)
-    for name, theta in thetas.items():
-        tensors[f"{name}.theta"] = NamedTensor(_flat(theta), ("start", "node"))
-    for name, values in _performance(scored, gates).items():
-        tensors[name] = NamedTensor(values, ("prompt",) if values.ndim == 1 else ("start", "prompt"))
-    for name, stage, trace in (("initial", "initial", initial), ("penalised", "penalised", penalised)):
-        tensors[f"{name}.benefits"] = NamedTensor(trace.benefits.numpy(), ("step", f"fit_{stage}"))
-    attributes = dict(found.attributes)
-    for name, signal in signals.items():
-        attributes[f"{name}.signal"] = Attribute(
-            "nodes", _flat(signal).mean(0), "|mean| / SD of the gate's gradient late in the fit, mean over starts"
-        )
-    passes = n_starts * used.batch * (used.steps[0] + 2 * used.steps[1]) + len(task)  # with those of grad_at_one
-    scoring = (1 + 4 * n_starts) * len(scored.task)
-    provenance = provenance_of(
-        model, task, "gate", metrics=[NLL], directions=[], ablation="zero", seed=seed,
-        parameters={
-            "settings": asdict(used), "starts": [[row.init, row.data] for row in fits],
-            "penalty_per_head": used.penalty / (1 if used.per_head else len(found.nodes)),
-            "scored_on": "the task itself" if held_out is None else f"held-out prompts of {held_out.name}",
-            "ungated": "MLPs, norms and embeddings",
-        },
-        forwards=float(passes + scoring), backwards=float(passes),
-    )  # fmt: skip
-    return replace(found, attributes=attributes, tensors=tensors, provenance=provenance)
+    gradients, found = _attribution(gated), {}
+    for number, penalty in enumerate(penalties):
+        first = 2 * number * len(fits)
+        retain, remove = (slice(first + n * len(fits), first + (n + 1) * len(fits)) for n in (0, 1))
+        trio = {"initial": initial, "retain": penalised.take(retain), "remove": penalised.take(remove)}
+        circuit = _described(model, task, trio, gradients, scored)
+        passes = len(fits) * used.batch * (used.steps[0] + 2 * used.steps[1]) + len(task)  # with those of grad_at_one
+        provenance = provenance_of(
+            model, task, "gate", metrics=[NLL], directions=[], ablation="zero", seed=seed,
+            parameters={
+                "settings": asdict(replace(used, penalty=penalty)), "starts": [[row.init, row.data] for row in fits],
+                "penalty_per_head": penalty / (1 if used.per_head else len(circuit.nodes)),
+                "scored_on": "the task itself" if held_out is None else f"held-out prompts of {held_out.name}",
+                "ungated": "MLPs, norms and embeddings",
+            },
+            forwards=float(passes + (1 + 4 * len(fits)) * len(scored.task)), backwards=float(passes),
+        )  # fmt: skip
+        found[penalty] = replace(circuit, provenance=provenance)
+    return found
 
 
 def gate_contrastive(
@@ -190,11 +225,7 @@ def gate_contrastive(
     settings: GateSettings | None = None,
     floor: float = 5.0,
     seed: int = 0,
-    memory: float = 4.0,
-    recompute: bool = False,
-    checkpoint: str | Path | None = None,
-    minutes: float = 5.0,
-    progress: bool = True,
+    engine: FitEngine | None = None,
 ) -> Circuit:
     """Fit gates that keep one formulation of the items and unlearn another.
 
@@ -202,7 +233,7 @@ def gate_contrastive(
         retain, forget: the two formulations; row i of both is about the same item (`same_items` brings them there).
         floor: nats a target below the retained formulation at which the forgotten one is left alone.
         settings: of the fit; only the first number of `steps` and `first_lr` are used, and lambda is positive.
-        starts, seed, memory, recompute, checkpoint, minutes, progress: as in `gate`.
+        starts, seed, engine: as in `gate`.
 
     Returns:
         One node a query head. The score ``forget_specific`` is 1 - gate, the mean over starts; tensors per start hold
@@ -216,19 +247,14 @@ def gate_contrastive(
     if floor <= 0:
         raise OptionError(f"floor={floor}; allowed: above 0 nats.")
     _check_items(retain, forget)
-    kept, lost = (GatedTask(model, one, NLL, memory, recompute) for one in (retain, forget))
-    objective = _Contrast(kept, lost, floor)
-    for task in (retain, forget):
-        checked_metrics(model, task, (NLL, ACCURACY))
+    engine = engine or FitEngine()
+    objective = _Contrast(engine.gated(model, retain), engine.gated(model, forget), floor)
     fits = [row._replace(penalty=used.penalty) for row in _starts(starts, seed)]
     like = ones(model)
     drawn = draw_gates(fits, like.shape[1:], low=used.low, high=used.high, dtype=like.dtype).to(like.device)
-    stage = used.stage("contrast", used.steps[0], used.first_lr)
-    folder = None if checkpoint is None else Path(checkpoint)
     found = fit(
-        objective, drawn, fits, stage, len(retain), checkpoint=_file(folder, "contrast"),
-        identity=f"{objective.retain.fingerprint} {objective.forget.fingerprint} {floor}", minutes=minutes,
-        progress=progress,
+        objective, drawn, fits, used.stage("contrast", used.steps[0], used.first_lr), len(retain),
+        identity=f"{objective.retain.fingerprint} {objective.forget.fingerprint} {floor}", **engine.stage("contrast"),
     )  # fmt: skip
     gates = _flat(torch.sigmoid(found.theta))
     header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", None, "gate", NLL.name)
@@ -337,10 +363,6 @@ def _starts(starts: int | Sequence[tuple[int, int]], seed: int) -> list[FitRow]:
     return [FitRow(init, data) for init, data in starts]
 
 
-def _file(folder: Path | None, stage: str) -> Path | None:
-    return None if folder is None else folder / f"{stage}.safetensors"
-
-
 def _flat(values: Float[Tensor, "start layer head"]) -> Float[np.ndarray, "start node"]:
     return values.flatten(1).float().cpu().numpy()
 
@@ -350,28 +372,42 @@ def _attribution(gated: GatedTask) -> Float[np.ndarray, "node prompt"]:
 
 
 def _described(
-    model: HookedModel, task: Task, gates: Mapping[str, np.ndarray], gradients: Float[np.ndarray, "node prompt"]
+    model: HookedModel,
+    task: Task,
+    fits: Mapping[str, Fitted],
+    gradients: Float[np.ndarray, "node prompt"],
+    scored: GatedTask,
 ) -> Circuit:
-    """The circuit with everything that the gates alone say of the heads."""
-    scores = {
-        "grad_at_one": Score(
-            ScoreHeader("nodes", "attribution", True, "noising", "clean", "zero", "mean", "nats", "atp", NLL.name),
-            mean(gradients),
-        )
-    }
-    for name in ("retain", "remove"):
-        header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", None, "gate", NLL.name)
-        scores[name] = Score(header, gates[name].mean(0))
+    """The circuit with everything that the three fits say of the heads."""
+    gates = {name: _flat(torch.sigmoid(one.theta)) for name, one in fits.items()}
+    axes = ("start", "node")
+    tensors = {"grad_at_one": NamedTensor(gradients, ("node", "prompt"))}
+    header = ScoreHeader("nodes", "attribution", True, "noising", "clean", "zero", "mean", "nats", "atp", NLL.name)
+    scores, attributes = {"grad_at_one": Score(header, mean(gradients))}, _classes(gates)
+    for name, one in fits.items():
+        tensors[name], tensors[f"{name}.theta"] = NamedTensor(gates[name], axes), NamedTensor(_flat(one.theta), axes)
+        tensors[f"{name}.benefits"] = NamedTensor(one.benefits.numpy(), ("step", "start"))
+        if name != "initial":
+            header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", None, "gate", NLL.name)
+            scores[name] = Score(header, gates[name].mean(0))
+            meaning = "|mean| / SD of the gate's gradient late in the fit, mean over starts"
+            attributes[f"{name}.signal"] = Attribute("nodes", _flat(one.signal).mean(0), meaning)
+    for name, values in gate_scores(gates["retain"], gates["remove"]).items():
+        tensors[name] = NamedTensor(values, axes)
+    for name, values in _performance(scored, {name: torch.sigmoid(one.theta) for name, one in fits.items()}).items():
+        tensors[name] = NamedTensor(values, ("prompt",) if values.ndim == 1 else ("start", "prompt"))
+    return Circuit(candidates(model, task, "z"), scores=scores, attributes=attributes, tensors=tensors)
+
+
+def _classes(gates: Mapping[str, Float[np.ndarray, "start node"]]) -> dict[str, Attribute]:
+    """Scores, classes and flags of the heads, over starts."""
     attributes: dict[str, Attribute] = {}
-    tensors = {name: NamedTensor(values, ("start", "node")) for name, values in gates.items()}
-    tensors["grad_at_one"] = NamedTensor(gradients, ("node", "prompt"))
 
     def say(name: str, values: Any, meaning: str) -> None:
         attributes[name] = Attribute("nodes", values, meaning)
 
     found = gate_scores(gates["retain"], gates["remove"])
     for name, values in found.items():
-        tensors[name] = NamedTensor(values, ("start", "node"))
         say(name, values.mean(0), f"mean {name} over starts")
         for key, reduced in (("sd", values.std(0)), ("min", values.min(0)), ("max", values.max(0))):
             say(f"{name}.{key}", reduced, f"{key} of {name} over starts")
@@ -381,7 +417,7 @@ def _described(
         members = found[name] >= 0.5
         say(f"always_{letter}", np.all(members, axis=0), f"{name} >= 0.5 in every start (rule 'score')")
         say(f"any_{letter}", np.any(members, axis=0), f"{name} >= 0.5 in some start (rule 'score')")
-    return Circuit(candidates(model, task, "z"), scores=scores, attributes=attributes, tensors=tensors)
+    return attributes
 
 
 def _performance(scored: GatedTask, gates: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

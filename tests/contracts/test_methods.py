@@ -25,7 +25,7 @@ METHODS: dict[str, Callable[[HookedHF, interp.Task], interp.Circuit]] = {
     "patch_edges": lambda m, t: interp.patch_edges(m, t, granularity="sublayer", engine=QUIET),
     "acdc": lambda m, t: interp.acdc(m, t, 0.02, granularity="sublayer", progress=False),
     "mediate": lambda m, t: interp.mediate(m, t, ["z", "mlp_out"], engine=QUIET),
-    "gate": lambda m, t: interp.gate(m, t, starts=2, settings=FEW, progress=False),
+    "gate": lambda m, t: interp.gate(m, t, starts=2, settings=FEW, engine=interp.FitEngine(progress=False)),
     "path_patch": lambda m, t: interp.path_patch(m, t, "z", ["q[1] head 0", "v[2] head 1"], engine=QUIET),
 }
 

@@ -17,15 +17,17 @@ from interp.errors import CircuitError, FileError, OptionError, TaskError
 from interp.gate_classes import CLASSES, start_values
 from interp.gate_fit import FitRow, draw_gates, fit
 from interp.methods import gating
-from interp.methods.gating import GateSettings, gate, gate_contrastive, same_items
+from interp.methods.gating import FitEngine, GateSettings, gate, gate_contrastive, same_items
 from interp.models.hf import HookedHF
 from interp.tasks.base import Task
 
+QUIET = FitEngine(progress=False)
 SHORT = GateSettings(steps=(8, 15), batch=2)
 
 
 def quick(model, given, **options) -> interp.Circuit:
-    return gate(model, given, **{"starts": 3, "settings": SHORT, "progress": False, **options})
+    engine = FitEngine(progress=False, **{key: options.pop(key) for key in ("checkpoint", "minutes") if key in options})
+    return gate(model, given, **{"starts": 3, "settings": SHORT, "engine": engine, **options})
 
 
 def named(count: int = 3, **changes) -> Task:
@@ -200,6 +202,20 @@ def test_a_checkpoint_of_another_task_or_of_other_first_gates_is_refused(tmp_pat
             quick(other, task_, checkpoint=tmp_path, **options)
 
 
+def test_several_strengths_ride_in_one_run_and_are_those_of_runs_of_their_own():
+    with F64():
+        model, given = hooked64("gpt2"), task()
+        both = interp.gate_strengths(model, given, penalties=[0.05, 0.4], starts=2, settings=SHORT, engine=QUIET)
+        for penalty, found in both.items():
+            alone = quick(model, given, starts=2, settings=replace(SHORT, penalty=penalty))
+            for name in ("initial", "retain", "remove"):
+                assert np.allclose(start_values(found, name), start_values(alone, name), atol=1e-6)
+            assert found.provenance.parameters["settings"]["penalty"] == penalty
+        assert abs(start_values(both[0.05], "remove") - start_values(both[0.4], "remove")).max() > 1e-3
+    with pytest.raises(OptionError, match=r"penalties=\[0.0\]; allowed"):
+        interp.gate_strengths(model, given, penalties=[0.0])
+
+
 def test_parity_settings_are_those_of_the_published_code():
     authors = GateSettings.as_published_code()
     assert (authors.first_lr, authors.lr, authors.one_sided, authors.shared_clip) == (
@@ -217,7 +233,7 @@ def test_retaining_what_is_to_be_forgotten_leaves_the_penalty_alone(family):
     with F64():
         model, both = hooked64(family), named()
         settings = GateSettings(steps=(60, 0), batch=2)
-        found = gate_contrastive(model, both, both, starts=2, settings=settings, progress=False)
+        found = gate_contrastive(model, both, both, starts=2, settings=settings, engine=QUIET)
         fits = [FitRow(n, n, 0.1) for n in range(2)]
         start = draw_gates(fits, (3, model.shape.n_heads), dtype=torch.float64)
         stage = settings.stage("contrast", 60, settings.first_lr)
@@ -234,7 +250,7 @@ def test_the_forgotten_task_gets_worse_than_the_retained_one():
     model = hooked("llama")
     retain, forget = named(), named(answers=replace(task().answers, correct=task().answers.correct + 40))
     found = gate_contrastive(
-        model, retain, forget, starts=3, settings=GateSettings(steps=(150, 0), batch=3), progress=False
+        model, retain, forget, starts=3, settings=GateSettings(steps=(60, 0), batch=3), engine=QUIET
     )
     benefits = found.tensors["contrast.benefits"].array
     assert benefits[-1].mean() > benefits[0].mean() + 0.3
