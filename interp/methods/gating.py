@@ -257,7 +257,7 @@ def gate_contrastive(
         identity=f"{objective.retain.fingerprint} {objective.forget.fingerprint} {floor}", **engine.stage("contrast"),
     )  # fmt: skip
     gates = _flat(torch.sigmoid(found.theta))
-    header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", None, "gate", NLL.name)
+    header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", "gate", "gate", NLL.name)
     provenance = provenance_of(
         model, retain, "gate_contrastive", metrics=[NLL], directions=[], ablation="zero", seed=seed,
         parameters={
@@ -388,7 +388,9 @@ def _described(
         tensors[name], tensors[f"{name}.theta"] = NamedTensor(gates[name], axes), NamedTensor(_flat(one.theta), axes)
         tensors[f"{name}.benefits"] = NamedTensor(one.benefits.numpy(), ("step", "start"))
         if name != "initial":
-            header = ScoreHeader("nodes", "gate", False, None, None, "zero", "mean over starts", None, "gate", NLL.name)
+            header = ScoreHeader(
+                "nodes", "gate", False, None, None, "zero", "mean over starts", "gate", "gate", NLL.name
+            )
             scores[name] = Score(header, gates[name].mean(0))
             meaning = "|mean| / SD of the gate's gradient late in the fit, mean over starts"
             attributes[f"{name}.signal"] = Attribute("nodes", _flat(one.signal).mean(0), meaning)
