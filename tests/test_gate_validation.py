@@ -125,3 +125,14 @@ def test_mediators_are_compared_with_the_others_by_welch_and_auroc(found):
 
 def test_gates_of_one_are_the_shape_that_everything_expects():
     assert ones(hooked("llama"), 2).shape == (2, 3, 8)
+
+
+def test_on_a_trained_model_closing_the_facilitating_heads_first_hurts_more_than_any_order():
+    model = interp.load("embedded")
+    prompts = interp.task("ioi", model.tokenizer, n=20)
+    settings = GateSettings(steps=(30, 50), batch=4)
+    gates = interp.gate(model, prompts[:14], prompts[14:], starts=2, settings=settings, engine=QUIET)
+    curve = interp.ablation_curve(model, prompts[14:], gates, "facilitation", ranks=[8, 12, 16], random=4)
+    assert (curve["difference"] < -1).all() and (curve["difference"] < curve["random_low"]).all()
+    last = interp.ablation_curve(model, prompts[14:], gates, "irrelevance", ranks=[8, 12, 16], random=0)
+    assert (abs(last["difference"]) < 0.1).all()
