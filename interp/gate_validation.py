@@ -76,7 +76,9 @@ def ablation_curve(
         raise OptionError(f"ranks={list(ranks)}, random={random}; allowed: ranks 1 to {n_heads}, random from 0.")
     rng = np.random.default_rng(seed)
     own = [np.argsort(-one, kind="stable")[None] for one in scores]
-    control = [np.stack([rng.permutation(n_heads) for _ in range(random)]).reshape(random, n_heads) for _ in scores]
+    control = [
+        np.array([rng.permutation(n_heads) for _ in range(random)], int).reshape(random, n_heads) for _ in scores
+    ]
     gated = GatedTask(model, task, NLL, memory)
     found = [_differences(gated, g, order, chosen, mode) for g, order in zip(gates, own, strict=True)]
     others = [_differences(gated, g, order, chosen, mode) for g, order in zip(gates, control, strict=True)]
