@@ -17,7 +17,7 @@ import numpy as np
 import interp
 from interp.gate_classes import SCORES, hard_gates, start_values
 from interp.gate_runs import GatedTask, gate_gradients
-from interp.methods.gating import NLL
+from interp.gate_settings import NLL
 from interp.table import Table
 
 

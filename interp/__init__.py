@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from interp.gate_classes import gate_table as gate_table
     from interp.gate_classes import hard_circuit as hard_circuit
     from interp.gate_classes import modularity as modularity
+    from interp.gate_settings import FitEngine as FitEngine
+    from interp.gate_settings import GateSettings as GateSettings
     from interp.gate_transfer import leave_one_out as leave_one_out
     from interp.gate_validation import Baselines as Baselines
     from interp.gate_validation import ablation_curve as ablation_curve
@@ -48,14 +50,12 @@ if TYPE_CHECKING:
     from interp.mediation import mediate as mediate
     from interp.methods.acdc import acdc as acdc
     from interp.methods.attribution import attribute as attribute
+    from interp.methods.contrastive_gating import gate_contrastive as gate_contrastive
+    from interp.methods.contrastive_gating import same_items as same_items
     from interp.methods.edge_patching import patch_edges as patch_edges
     from interp.methods.edges import attribute_edges as attribute_edges
-    from interp.methods.gating import FitEngine as FitEngine
-    from interp.methods.gating import GateSettings as GateSettings
     from interp.methods.gating import gate as gate
-    from interp.methods.gating import gate_contrastive as gate_contrastive
     from interp.methods.gating import gate_strengths as gate_strengths
-    from interp.methods.gating import same_items as same_items
     from interp.methods.patching import patch as patch
     from interp.methods.path_patching import path_patch as path_patch
     from interp.metrics import metric as metric
@@ -93,15 +93,17 @@ _WHERE = {
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
     "interp.gate_classes": "gate_table hard_circuit modularity",
+    "interp.gate_settings": "FitEngine GateSettings",
     "interp.gate_transfer": "leave_one_out",
     "interp.gate_validation": "Baselines ablation_curve compare_rankings head_rankings mediation_agreement",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
     "interp.mediation": "mediate",
     "interp.methods.acdc": "acdc",
     "interp.methods.attribution": "attribute",
+    "interp.methods.contrastive_gating": "gate_contrastive same_items",
     "interp.methods.edge_patching": "patch_edges",
     "interp.methods.edges": "attribute_edges",
-    "interp.methods.gating": "FitEngine GateSettings gate gate_contrastive gate_strengths same_items",
+    "interp.methods.gating": "gate gate_strengths",
     "interp.methods.patching": "patch",
     "interp.methods.path_patching": "path_patch",
     "interp.metrics": "metric",

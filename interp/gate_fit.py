@@ -16,8 +16,6 @@ Source: Nam et al. 2025 (arXiv 2505.13737), section 3 and the appendix's setting
 
 import json
 import logging
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -34,143 +32,9 @@ from tqdm import tqdm
 
 from interp.atomic import replacing
 from interp.errors import FileError, OptionError
+from interp.gate_stage import EDGE, SOFT, FitRow, Relaxation, Stage, seed_of
 
 log = logging.getLogger(__name__)
-
-EDGE = 1e-6
-"""Gates are drawn this far from 0 and 1 at least, where theta is finite."""
-
-
-class FitRow(NamedTuple):
-    """One fit of a run.
-
-    Attributes:
-        init: seed of the gates it starts from, where it draws them.
-        data: seed of its order of the data.
-        penalty: lambda; 0 for none.
-    """
-
-    init: int
-    data: int
-    penalty: float = 0.0
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Settings of one stage of fits.
-
-    Args:
-        name: told apart from other stages in checkpoints and data orders.
-        steps: updates.
-        lr: learning rate at the first and the last update; linear between.
-        batch: prompts of each fit in an update.
-        clip: |theta| beyond which the penalty has no pull.
-        one_sided: it has none beyond `clip` in its own direction only; False as in the authors' code.
-        per_head: the penalty is lambda for each head, instead of lambda / (number of heads).
-        grad_norm: largest norm of a fit's gradient; None for any.
-        bound: theta is kept within plus and minus this after every update; None for no bound.
-        shared_clip: clip the mean gradient of all fits of one penalty together, as the authors' code does.
-
-    Raises:
-        OptionError: a number outside its range.
-    """
-
-    name: str
-    steps: int
-    lr: tuple[float, float]
-    batch: int
-    clip: float = 4.0
-    one_sided: bool = True
-    per_head: bool = False
-    grad_norm: float | None = 1.0
-    bound: float | None = None
-    shared_clip: bool = False
-
-    def __post_init__(self) -> None:
-        if self.steps < 0 or self.batch < 1 or min(self.lr) <= 0 or self.clip <= 0:
-            raise OptionError(
-                f"steps={self.steps}, batch={self.batch}, lr={self.lr}, clip={self.clip}; allowed: steps from 0, batch "
-                "from 1, the others above 0."
-            )
-
-    def rate(self, step: int) -> float:
-        """The learning rate of an update."""
-        first, last = self.lr
-        return first + (last - first) * step / max(self.steps - 1, 1)
-
-
-class Relaxation(ABC):
-    """How gates follow from theta while they are fitted, and what the penalty pulls at."""
-
-    @abstractmethod
-    def drawn(
-        self, theta: Float[Tensor, "row layer head"], rows: Sequence[FitRow], step: int
-    ) -> Float[Tensor, "row layer head"]:
-        """Gates of one update, differentiable in theta."""
-
-    @abstractmethod
-    def pulled(
-        self, theta: Float[Tensor, "row layer head"], rows: Sequence[FitRow], stage: Stage
-    ) -> Float[Tensor, "row layer head"]:
-        """What lambda multiplies, for each head."""
-
-    @abstractmethod
-    def final(self, theta: Float[Tensor, "row layer head"]) -> Float[Tensor, "row layer head"]:
-        """The gates that a fit ends with."""
-
-
-@dataclass(frozen=True)
-class Soft(Relaxation):
-    """Causal head gating: G = sigmoid(theta), without noise; the penalty pulls at the clipped theta."""
-
-    def drawn(self, theta: Tensor, rows: Sequence[FitRow], step: int) -> Tensor:
-        return torch.sigmoid(theta)
-
-    def pulled(self, theta: Tensor, rows: Sequence[FitRow], stage: Stage) -> Tensor:
-        if not stage.one_sided:
-            return theta.clamp(-stage.clip, stage.clip)
-        up = torch.tensor([row.penalty > 0 for row in rows], device=theta.device)[:, None, None]
-        return torch.where(up, theta.clamp(max=stage.clip), theta.clamp(min=-stage.clip))
-
-    def final(self, theta: Tensor) -> Tensor:
-        return torch.sigmoid(theta)
-
-
-@dataclass(frozen=True)
-class HardConcrete(Relaxation):
-    """Noisy gates that reach 0 and 1 (Louizos et al. 2018, arXiv 1712.01312); the penalty pulls at P(gate > 0).
-
-    With temperature 0.33 as in head pruning (Voita et al. 2019), with 2/3 as in subnetwork probing (Cao et al. 2021);
-    the model's weights stay as they are in both.
-
-    Args:
-        temperature: of the concrete distribution.
-        stretch: how far it reaches beyond 0 and 1 before it is cut.
-    """
-
-    temperature: float = 0.33
-    stretch: float = 0.1
-
-    def drawn(self, theta: Tensor, rows: Sequence[FitRow], step: int) -> Tensor:
-        noise = []
-        for row in rows:
-            generator = torch.Generator().manual_seed(_seed(row.data, "gates", step))
-            uniform = torch.rand(theta.shape[1:], generator=generator, dtype=torch.float64)
-            noise.append(torch.logit(uniform.clamp(EDGE, 1 - EDGE)))
-        return self._cut(torch.sigmoid((theta + torch.stack(noise).to(theta)) / self.temperature))
-
-    def pulled(self, theta: Tensor, rows: Sequence[FitRow], stage: Stage) -> Tensor:
-        return torch.sigmoid(theta - self.temperature * math.log(self.stretch / (1 + self.stretch)))
-
-    def final(self, theta: Tensor) -> Tensor:
-        return self._cut(torch.sigmoid(theta))
-
-    def _cut(self, x: Tensor) -> Tensor:
-        return (x * (1 + 2 * self.stretch) - self.stretch).clamp(0.0, 1.0)
-
-
-SOFT = Soft()
-
 
 Objective = Callable[[Tensor, Sequence[Sequence[int]]], Tensor]
 """Adds d(sum of the fits' benefits) / d gates to ``gates.grad`` for a leaf [row, layer, head] and each fit's prompts;
@@ -214,15 +78,10 @@ def picks(row: FitRow, stage: Stage, n_prompts: int, step: int) -> list[int]:
     first = step * stage.batch
     found: list[int] = []
     for epoch in range(first // n_prompts, (first + stage.batch - 1) // n_prompts + 1):
-        order = np.random.default_rng(_seed(row.data, stage.name, epoch)).permutation(n_prompts)
+        order = np.random.default_rng(seed_of(row.data, stage.name, epoch)).permutation(n_prompts)
         start = epoch * n_prompts
         found += order[max(first - start, 0) : first + stage.batch - start].tolist()
     return found
-
-
-def _seed(data: int, what: str, number: int) -> int:
-    """A seed of its own for each purpose and number."""
-    return int.from_bytes(sha256(f"{data} {what} {number}".encode()).digest()[:8])
 
 
 class _State(NamedTuple):

@@ -18,7 +18,8 @@ from jaxtyping import Float
 from interp.errors import TaskError
 from interp.gate_classes import start_values
 from interp.gate_runs import GatedTask, ones
-from interp.methods.gating import ACCURACY, NLL, FitEngine, GateSettings, gate_contrastive, same_items
+from interp.gate_settings import ACCURACY, NLL, FitEngine, GateSettings
+from interp.methods.contrastive_gating import gate_contrastive, same_items
 from interp.models.base import HookedModel
 from interp.recovery import bootstrap
 from interp.table import Table

@@ -24,9 +24,10 @@ from torch import Tensor
 from interp.circuit import Circuit
 from interp.errors import OptionError, check_choice
 from interp.gate_classes import start_values
-from interp.gate_fit import FitRow, HardConcrete, Relaxation, Stage, draw_gates, fit
+from interp.gate_fit import draw_gates, fit
 from interp.gate_runs import GatedTask, gate_gradients, ones
-from interp.methods.gating import ACCURACY, NLL, Likelihood
+from interp.gate_settings import ACCURACY, NLL, Likelihood
+from interp.gate_stage import FitRow, HardConcrete, Relaxation, Stage
 from interp.methods.patching import patch
 from interp.models.base import HookedModel
 from interp.recall import auroc

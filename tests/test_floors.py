@@ -14,7 +14,7 @@ FLOORS = [
     "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidate_nodes sources "
     "run_circuit node_sums qk_fix cotangents "
     "frozen_norm written graph run_edges edge_effects known "
-    "joint_effects welch recall rankings gate_runs gate_fit gate_classes",
+    "joint_effects welch recall rankings gate_runs gate_stage gate_fit gate_classes gate_settings",
     "methods",
     "verification mediation gate_validation gate_transfer",
     "evaluate curves readouts",

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from interp.errors import FileError, OptionError
-from interp.gate_fit import FitRow, HardConcrete, Stage, draw_gates, fit, picks
+from interp.gate_fit import draw_gates, fit, picks
+from interp.gate_stage import FitRow, HardConcrete, Stage
 
 PENALISED = Stage("penalised", 500, (0.5, 0.1), 1)
 HEADS = (28, 24)

@@ -11,7 +11,7 @@ import interp
 from interp.errors import TaskError
 from interp.gate_classes import start_values
 from interp.gate_runs import GatedTask, ones
-from interp.methods.gating import ACCURACY, NLL, GateSettings
+from interp.gate_settings import ACCURACY, NLL, GateSettings
 from interp.tasks.base import Task
 from interp.tasks.join import joined
 

@@ -9,9 +9,10 @@ from torch import nn
 import interp
 from interp.errors import OptionError
 from interp.gate_classes import start_values
-from interp.gate_fit import FitRow, HardConcrete, Stage, draw_gates, fit
+from interp.gate_fit import draw_gates, fit
 from interp.gate_runs import GatedTask, ones
-from interp.methods.gating import NLL, GateSettings
+from interp.gate_settings import NLL, GateSettings
+from interp.gate_stage import FitRow, HardConcrete, Stage
 from interp.models.hf import HookedHF
 
 QUIET = interp.FitEngine(progress=False)

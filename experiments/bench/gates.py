@@ -34,9 +34,10 @@ import torch
 from torch import Tensor
 
 import interp
-from interp.gate_fit import FitRow, Stage, draw_gates, fit, picks
+from interp.gate_fit import draw_gates, fit, picks
 from interp.gate_runs import GatedTask
-from interp.methods.gating import NLL, Likelihood
+from interp.gate_settings import NLL, Likelihood
+from interp.gate_stage import FitRow, Stage
 from interp.metrics import Answers, metric
 from interp.table import Table
 from interp.tokens import from_ids

@@ -15,9 +15,13 @@ from tiny import F64, build, hooked, hooked64, task
 import interp
 from interp.errors import CircuitError, FileError, OptionError, TaskError
 from interp.gate_classes import CLASSES, start_values
-from interp.gate_fit import FitRow, draw_gates, fit
+from interp.gate_fit import draw_gates, fit
+from interp.gate_runs import GatedTask
+from interp.gate_settings import NLL, FitEngine, GateSettings, Likelihood
+from interp.gate_stage import FitRow
 from interp.methods import gating
-from interp.methods.gating import FitEngine, GateSettings, gate, gate_contrastive, same_items
+from interp.methods.contrastive_gating import Contrast, gate_contrastive, same_items
+from interp.methods.gating import gate
 from interp.models.hf import HookedHF
 from interp.tasks.base import Task
 
@@ -262,7 +266,7 @@ def test_the_floor_ends_the_pull_on_a_pair_once_it_is_that_far_behind():
     with F64():
         model = hooked64("gpt2")
         tasks = named(), named(answers=replace(task().answers, correct=task().answers.correct + 40))
-        retain, forget = (gating.GatedTask(model, one, gating.NLL) for one in tasks)
+        retain, forget = (GatedTask(model, one, NLL) for one in tasks)
         gates = torch.full((1, 3, 4), 0.5, dtype=torch.float64)
         behind = (retain.table(gates) - forget.table(gates))[0, 0]
         floor = float(behind.max() / 2)
@@ -273,8 +277,8 @@ def test_the_floor_ends_the_pull_on_a_pair_once_it_is_that_far_behind():
             return objective(leaf, [[prompt]]), leaf.grad
 
         for prompt in range(3):
-            value, found = gradient(gating._Contrast(retain, forget, floor), prompt)
-            (kept, keeping), (lost, losing) = (gradient(gating.Likelihood(one), prompt) for one in (retain, forget))
+            value, found = gradient(Contrast(retain, forget, floor), prompt)
+            (kept, keeping), (lost, losing) = (gradient(Likelihood(one), prompt) for one in (retain, forget))
             far = behind[prompt] > floor
             assert torch.allclose(found, keeping if far else keeping - losing, atol=1e-12)
             assert torch.allclose(value, kept - (lost - kept).clamp(min=-floor), atol=1e-12)
