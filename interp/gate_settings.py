@@ -31,7 +31,7 @@ class GateSettings:
         penalty: lambda; both signs are fitted.
         first_lr, lr: learning rates without and with penalty: at the first and at the last update.
         low, high: gates are drawn uniformly between.
-        clip, one_sided, per_head, grad_norm, bound, shared_clip: see `interp.gate_fit.Stage`.
+        clip, one_sided, per_head, grad_norm, bound, shared_clip: see `interp.gate_stage.Stage`.
     """
 
     steps: tuple[int, int] = (500, 500)
@@ -122,6 +122,11 @@ def driven(
 
 
 def fit_rows(starts: int | Sequence[tuple[int, int]], seed: int) -> list[FitRow]:
+    """The fits of so many starts, or of given seeds (gates, data), without penalty.
+
+    Raises:
+        OptionError: there are none.
+    """
     if isinstance(starts, int):
         starts = [(seed + number, seed + number) for number in range(starts)]
     if not starts:
@@ -130,4 +135,5 @@ def fit_rows(starts: int | Sequence[tuple[int, int]], seed: int) -> list[FitRow]
 
 
 def flat(values: Float[Tensor, "start layer head"]) -> Float[np.ndarray, "start node"]:
+    """Gates in the order of the circuit's nodes."""
     return values.flatten(1).float().cpu().numpy()
