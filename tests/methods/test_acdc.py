@@ -57,14 +57,14 @@ def test_it_is_the_literal_loop(family, metric, threshold):
 def test_between_heads_and_from_another_circuit_it_is_the_literal_loop_too(family):
     with F64():
         model, given = hooked64(family), task()[[0]]
-        start = interp.grow(interp.attribute_edges(model, given), 40, NAME, rank="absolute")
+        start = interp.grow(interp.attribute_edges(model, given), 24, NAME, rank="absolute")
         found = interp.acdc(model, given, 0.02, metric="logit_diff", start=start, progress=False)
         graph, kept = component_graph(model), start.kept_edges.copy()
         kept[graph.n_scored :] = True
         expected = literal(model, given, graph, 0.02, "logit_diff", kept)
         own = interp.prune(interp.Circuit(graph.nodes, graph.edges, kept_edges=expected))
         assert np.array_equal(found.kept_edges, own.kept_edges)
-        assert 0 < found.kept_edges[: graph.n_scored].sum() < 40
+        assert 0 < found.kept_edges[: graph.n_scored].sum() < 24
         reasons = found.attributes["logit_diff.acdc.reason"].values
         assert np.isin(reasons, ("", "no outgoing edge")).sum() == start.kept_edges[: graph.n_scored].sum()
 
