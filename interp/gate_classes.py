@@ -172,9 +172,8 @@ def gate_table(circuit: Circuit) -> Table:
         if f"{name}.neg_nll" not in circuit.tensors:
             raise CircuitError(f"this circuit has no tensor '{name}.neg_nll'; it does not come from interp.gate.")
         scores, accuracy = (circuit.tensors[f"{name}.{what}"].array for what in ("neg_nll", "accuracy"))
-        n_open = {"ungated": len(circuit.nodes), "hard": None}.get(name, name)
-        if n_open is None or isinstance(n_open, str):
-            n_open = hard_gates(circuit, gates=n_open or "remove").sum(1).mean()
+        counted = "remove" if name == "hard" else name
+        n_open = len(circuit.nodes) if name == "ungated" else hard_gates(circuit, gates=counted).sum(1).mean()
         each = scores.mean(-1)
         rows.append((name, float(n_open), float(each.mean()), float(np.std(each)), float(accuracy.mean())))
     columns = zip(*rows, strict=True)

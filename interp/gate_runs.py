@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from interp.intervention import Edit
@@ -117,6 +118,12 @@ def ones(model: HookedModel, rows: int = 1) -> Float[Tensor, "row layer head"]:
     """Gates that leave the model as it is, in at least float32."""
     dtype = torch.promote_types(next(iter(model.parameters())).dtype, torch.float32)
     return torch.ones(rows, model.shape.n_layers, model.shape.n_heads, dtype=dtype, device=model.device)
+
+
+def as_gates(model: HookedModel, values: Num[np.ndarray, "set node"]) -> Float[Tensor, "set layer head"]:
+    """Gates given in the order of a circuit's heads, layer by layer, as the model takes them."""
+    like = ones(model)
+    return torch.tensor(values).to(like).reshape(-1, *like.shape[1:])
 
 
 def gate_gradients(gated: GatedTask) -> Float[Tensor, "prompt layer head"]:

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import OptionError
-from interp.gate_runs import GatedTask
+from interp.gate_fit import draw_gates
+from interp.gate_runs import GatedTask, ones
 from interp.gate_stage import FitRow, Stage
 from interp.metrics import Accuracy, NegNLL
 from interp.models.base import HookedModel
@@ -53,6 +54,11 @@ class GateSettings:
         """What the authors' trainer does where it differs from the paper: constant rates of 1, a two-sided clip, one
         gradient norm for all fits of a sign. Its fits also share one order of the data: ``starts=[(0, 0), (1, 0)]``."""
         return cls(batch=32, first_lr=(1.0, 1.0), lr=(1.0, 1.0), one_sided=False, shared_clip=True)
+
+    def drawn(self, model: HookedModel, rows: Sequence[FitRow]) -> Float[Tensor, "row layer head"]:
+        """theta of each fit's first gates, on the model's device."""
+        like = ones(model)
+        return draw_gates(rows, like.shape[1:], low=self.low, high=self.high, dtype=like.dtype).to(like.device)
 
     def stage(self, name: str, steps: int, lr: tuple[float, float]) -> Stage:
         """One stage with these settings."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from interp.errors import TaskError
 from interp.gate_classes import start_values
-from interp.gate_runs import GatedTask, ones
+from interp.gate_runs import GatedTask, as_gates, ones
 from interp.gate_settings import ACCURACY, NLL, FitEngine, GateSettings
 from interp.methods.contrastive_gating import gate_contrastive, same_items
 from interp.models.base import HookedModel
@@ -80,9 +79,8 @@ def leave_one_out(
 
 def _scores(gated: GatedTask, gates: Float[np.ndarray, "start node"], seed: int) -> tuple[float, ...]:
     """Accuracy without and with gates, the interval of the latter, and the log-probabilities."""
-    like = ones(gated.model)
-    given = torch.tensor(gates).to(like).reshape(-1, *like.shape[1:])
-    tables = [gated.table(one, (NLL, ACCURACY)).double() for one in (like, given)]
+    sets = (ones(gated.model), as_gates(gated.model, gates))
+    tables = [gated.table(one, (NLL, ACCURACY)).double() for one in sets]
     likelihood, accuracy = [float(table[0].mean()) for table in tables], [table[1].mean(0) for table in tables]
     low, high = bootstrap(accuracy[1][None], seed=seed)
     return float(accuracy[0].mean()), float(accuracy[1].mean()), float(low[0]), float(high[0]), *likelihood

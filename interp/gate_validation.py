@@ -17,16 +17,14 @@ from itertools import combinations
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
 
 from interp.circuit import Circuit
 from interp.errors import OptionError, check_choice
 from interp.gate_classes import start_values
-from interp.gate_fit import draw_gates, fit
-from interp.gate_runs import GatedTask, gate_gradients, ones
-from interp.gate_settings import ACCURACY, NLL, Likelihood
+from interp.gate_fit import fit
+from interp.gate_runs import GatedTask, as_gates, gate_gradients
+from interp.gate_settings import ACCURACY, NLL, GateSettings, Likelihood
 from interp.gate_stage import FitRow, HardConcrete, Relaxation, Stage
 from interp.methods.patching import patch
 from interp.models.base import HookedModel
@@ -34,6 +32,7 @@ from interp.recall import auroc
 from interp.sweep import Engine
 from interp.table import Table
 from interp.tasks.base import Task
+from interp.welch import welch
 
 
 def ablation_curve(
@@ -110,14 +109,9 @@ def _differences(
             sets[order, place, 0, moved], sets[order, place, 1, moved] = 0.0, 1.0
     if not sets.size:
         return np.zeros((0, len(ranks)))
-    values = gated.table(_shaped(gated.model, sets.reshape(-1, sets.shape[-1])))[0].mean(1)
+    values = gated.table(as_gates(gated.model, sets.reshape(-1, sets.shape[-1])))[0].mean(1)
     closed, opened = values.reshape(-1, 2).T.numpy()
     return (closed - opened).reshape(len(orders), len(ranks))
-
-
-def _shaped(model: HookedModel, gates: Float[np.ndarray, "set node"]) -> Float[Tensor, "set layer head"]:
-    like = ones(model)
-    return torch.tensor(gates).to(like).reshape(-1, *like.shape[1:])
 
 
 def mediation_agreement(circuit: Circuit, effects: Float[np.ndarray, " node"], deviations: float = 3.0) -> Table:
@@ -141,7 +135,7 @@ def mediation_agreement(circuit: Circuit, effects: Float[np.ndarray, " node"], d
     for name, one in (("maximum", values.max(0)), ("mean", values.mean(0))):
         inside, outside = one[mediators], one[~mediators]
         if len(inside) and len(outside):
-            known = (inside.mean(), outside.mean(), *_welch(inside, outside), auroc(one, mediators))
+            known = (inside.mean(), outside.mean(), *_t(one, mediators), auroc(one, mediators))
         else:
             known = (np.nan,) * 5
         rows.append((name, int(mediators.sum()), *map(float, known)))
@@ -149,13 +143,12 @@ def mediation_agreement(circuit: Circuit, effects: Float[np.ndarray, " node"], d
     return Table(dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True)))
 
 
-def _welch(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """t and degrees of freedom of two samples; NaN where one has a single member."""
-    if min(len(one), len(other)) < 2:
+def _t(values: Float[np.ndarray, " node"], members: Bool[np.ndarray, " node"]) -> tuple[float, float]:
+    """t and degrees of freedom of members against the others; NaN where one side has a single head."""
+    if min(members.sum(), (~members).sum()) < 2:
         return float("nan"), float("nan")
-    parts = [x.var(ddof=1) / len(x) for x in (one, other)]
-    freedom = sum(parts) ** 2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (one, other), strict=True))
-    return float((one.mean() - other.mean()) / np.sqrt(sum(parts))), float(freedom)
+    difference, error, freedom = welch(values, members[:, None])
+    return float(difference[0] / error[0]), float(freedom[0])
 
 
 @dataclass(frozen=True)
@@ -201,15 +194,14 @@ def head_rankings(
         found[f"{ablation} ablation"] = exact.scores["neg_nll.noising"].values[None]
     rows = [FitRow(seed + n, seed + n, -used.penalty) for n in range(used.starts)]
     kinds: dict[str, Relaxation] = {"hard concrete": HardConcrete(0.33), "subnetwork probing": HardConcrete(2 / 3)}
-    like = ones(model)
+    start = GateSettings(low=0.9, high=0.9).drawn(model, rows)
     for name, relaxation in kinds.items():
-        start = draw_gates(rows, like.shape[1:], low=0.9, high=0.9, dtype=like.dtype).to(like.device)
         done = fit(Likelihood(gated), start, rows, used.stage, len(task), relaxation=relaxation, progress=progress)
         found[name] = done.theta.flatten(1).float().cpu().numpy()
     if circuit is not None:
         found["gating"] = start_values(circuit, "remove.theta")
     rng = np.random.default_rng(seed)
-    found["random"] = np.stack([rng.permutation(like[0].numel()) for _ in range(used.starts)]).astype(float)
+    found["random"] = np.stack([rng.permutation(gradients.shape[1]) for _ in range(used.starts)]).astype(float)
     return found
 
 
@@ -246,7 +238,7 @@ def compare_rankings(
         for size in sizes:
             kept = np.zeros(scores.shape, dtype=bool)
             np.put_along_axis(kept, order[:, :size], True, axis=1)
-            gates = _shaped(model, kept.astype(np.float32))
+            gates = as_gates(model, kept.astype(np.float32))
             values, right = gated.table(gates, (NLL, ACCURACY)).mean((1, 2)).tolist()
             rows.append((name, size, values, right, _overlap(kept), float(known)))
     names = ("method", "heads", "neg_nll", "accuracy", "overlap", "auroc")

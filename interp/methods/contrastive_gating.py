@@ -17,8 +17,8 @@ from torch import Tensor
 from interp.candidate_nodes import candidates
 from interp.circuit import Circuit, NamedTensor, Score, ScoreHeader
 from interp.errors import OptionError, TaskError
-from interp.gate_fit import draw_gates, fit
-from interp.gate_runs import GatedTask, ones
+from interp.gate_fit import fit
+from interp.gate_runs import GatedTask
 from interp.gate_settings import NLL, FitEngine, GateSettings, driven, fit_rows, flat
 from interp.models.base import HookedModel
 from interp.origin import provenance_of
@@ -59,10 +59,8 @@ def gate_contrastive(
     engine = engine or FitEngine()
     objective = Contrast(engine.gated(model, retain), engine.gated(model, forget), floor)
     fits = [row._replace(penalty=used.penalty) for row in fit_rows(starts, seed)]
-    like = ones(model)
-    drawn = draw_gates(fits, like.shape[1:], low=used.low, high=used.high, dtype=like.dtype).to(like.device)
     found = fit(
-        objective, drawn, fits, used.stage("contrast", used.steps[0], used.first_lr), len(retain),
+        objective, used.drawn(model, fits), fits, used.stage("contrast", used.steps[0], used.first_lr), len(retain),
         identity=f"{objective.retain.fingerprint} {objective.forget.fingerprint} {floor}", **engine.stage("contrast"),
     )  # fmt: skip
     gates = flat(torch.sigmoid(found.theta))

@@ -24,7 +24,7 @@ from interp.candidate_nodes import candidates
 from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader
 from interp.errors import OptionError
 from interp.gate_classes import gate_cells, gate_scores
-from interp.gate_fit import Fitted, draw_gates, fit
+from interp.gate_fit import Fitted, fit
 from interp.gate_runs import GatedTask, gate_gradients, ones
 from interp.gate_settings import ACCURACY, NLL, FitEngine, GateSettings, Likelihood, fit_rows, flat
 from interp.models.base import HookedModel
@@ -99,12 +99,10 @@ def gate_strengths(
         raise OptionError(f"penalties={list(penalties)}; allowed: one or more different numbers above 0.")
     used, engine, fits = settings or GateSettings(), engine or FitEngine(), fit_rows(starts, seed)
     gated, scored = engine.gated(model, task), engine.gated(model, held_out or task)
-    like = ones(model)
-    drawn = draw_gates(fits, like.shape[1:], low=used.low, high=used.high, dtype=like.dtype).to(like.device)
     objective, identity = Likelihood(gated), gated.fingerprint
     initial = fit(
-        objective, drawn, fits, used.stage("initial", used.steps[0], used.first_lr), len(task), identity=identity,
-        **engine.stage("initial"),
+        objective, used.drawn(model, fits), fits, used.stage("initial", used.steps[0], used.first_lr), len(task),
+        identity=identity, **engine.stage("initial"),
     )  # fmt: skip
     signed = [row._replace(penalty=sign * size) for size in penalties for sign in (1, -1) for row in fits]
     penalised = fit(
@@ -145,10 +143,10 @@ def _described(
 ) -> Circuit:
     """The circuit with everything that the three fits say of the heads."""
     gates = {name: flat(torch.sigmoid(one.theta)) for name, one in fits.items()}
-    axes = ("start", "node")
+    axes, found = ("start", "node"), gate_scores(gates["retain"], gates["remove"])
     tensors = {"grad_at_one": NamedTensor(gradients, ("node", "prompt"))}
     header = ScoreHeader("nodes", "attribution", True, "noising", "clean", "zero", "mean", "nats", "atp", NLL.name)
-    scores, attributes = {"grad_at_one": Score(header, mean(gradients))}, _classes(gates)
+    scores, attributes = {"grad_at_one": Score(header, mean(gradients))}, _classes(gates, found)
     for name, one in fits.items():
         tensors[name], tensors[f"{name}.theta"] = NamedTensor(gates[name], axes), NamedTensor(flat(one.theta), axes)
         tensors[f"{name}.benefits"] = NamedTensor(one.benefits.numpy(), ("step", "start"))
@@ -159,21 +157,22 @@ def _described(
             scores[name] = Score(header, gates[name].mean(0))
             meaning = "|mean| / SD of the gate's gradient late in the fit, mean over starts"
             attributes[f"{name}.signal"] = Attribute("nodes", flat(one.signal).mean(0), meaning)
-    for name, values in gate_scores(gates["retain"], gates["remove"]).items():
+    for name, values in found.items():
         tensors[name] = NamedTensor(values, axes)
     for name, values in _performance(scored, {name: torch.sigmoid(one.theta) for name, one in fits.items()}).items():
         tensors[name] = NamedTensor(values, ("prompt",) if values.ndim == 1 else ("start", "prompt"))
     return Circuit(candidates(model, task, "z"), scores=scores, attributes=attributes, tensors=tensors)
 
 
-def _classes(gates: Mapping[str, Float[np.ndarray, "start node"]]) -> dict[str, Attribute]:
+def _classes(
+    gates: Mapping[str, Float[np.ndarray, "start node"]], found: Mapping[str, Float[np.ndarray, "start node"]]
+) -> dict[str, Attribute]:
     """Scores, classes and flags of the heads, over starts."""
     attributes: dict[str, Attribute] = {}
 
     def say(name: str, values: Any, meaning: str) -> None:
         attributes[name] = Attribute("nodes", values, meaning)
 
-    found = gate_scores(gates["retain"], gates["remove"])
     for name, values in found.items():
         say(name, values.mean(0), f"mean {name} over starts")
         for key, reduced in (("sd", values.std(0)), ("min", values.min(0)), ("max", values.max(0))):
