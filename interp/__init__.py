@@ -9,12 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from interp.activation_store import ActivationStore as ActivationStore
+    from interp.activation_store import harvest as harvest
     from interp.candidate_nodes import candidates as candidates
+    from interp.card_making import circuit_cards as circuit_cards
+    from interp.card_making import feature_cards as feature_cards
+    from interp.cards import FeatureCard as FeatureCard
+    from interp.cards import load_cards as load_cards
+    from interp.cards import save_cards as save_cards
     from interp.circuit import Circuit as Circuit
+    from interp.circuit_algebra import from_layer as from_layer
     from interp.circuit_export import to_graphml as to_graphml
     from interp.circuit_export import to_networkx as to_networkx
     from interp.circuit_files import load_circuit as load_circuit
     from interp.circuit_files import save_circuit as save_circuit
+    from interp.circuit_ops import bar_errors as bar_errors
     from interp.circuit_ops import grow as grow
     from interp.circuit_ops import prune as prune
     from interp.circuit_ops import threshold as threshold
@@ -29,6 +38,17 @@ if TYPE_CHECKING:
     from interp.evaluate import minimality as minimality
     from interp.evaluate import necessity as necessity
     from interp.evaluate import sufficiency as sufficiency
+    from interp.featurizers.base import Featurizer as Featurizer
+    from interp.featurizers.dictionary import Dictionary as Dictionary
+    from interp.featurizers.files import load_dictionary as load_dictionary
+    from interp.featurizers.files import pretrained_dictionary as pretrained_dictionary
+    from interp.featurizers.files import save_dictionary as save_dictionary
+    from interp.featurizers.linear import coordinates as coordinates
+    from interp.featurizers.linear import orthonormal as orthonormal
+    from interp.featurizers.linear import principal_components as principal_components
+    from interp.featurizers.quality import dictionary_quality as dictionary_quality
+    from interp.featurizers.quality import with_quality as with_quality
+    from interp.featurizers.training import train_dictionary as train_dictionary
     from interp.gate_classes import gate_table as gate_table
     from interp.gate_classes import hard_circuit as hard_circuit
     from interp.gate_classes import modularity as modularity
@@ -54,6 +74,10 @@ if TYPE_CHECKING:
     from interp.methods.contrastive_gating import same_items as same_items
     from interp.methods.edge_patching import patch_edges as patch_edges
     from interp.methods.edges import attribute_edges as attribute_edges
+    from interp.methods.features import attribute_features as attribute_features
+    from interp.methods.features import connect_features as connect_features
+    from interp.methods.features import error_shares as error_shares
+    from interp.methods.features import feature_circuit as feature_circuit
     from interp.methods.gating import gate as gate
     from interp.methods.gating import gate_strengths as gate_strengths
     from interp.methods.patching import patch as patch
@@ -79,19 +103,31 @@ if TYPE_CHECKING:
     from interp.tasks import Task as Task
     from interp.tasks import make_task as make_task
     from interp.tasks import task as task
+    from interp.text import contexts as contexts
     from interp.tokens import Prompts as Prompts
     from interp.verification import bound_missed as bound_missed
     from interp.verification import verify as verify
+    from interp.view.cards import view_cards as view_cards
 
 _WHERE = {
+    "interp.activation_store": "ActivationStore harvest",
     "interp.candidate_nodes": "candidates",
+    "interp.card_making": "circuit_cards feature_cards",
+    "interp.cards": "FeatureCard load_cards save_cards",
     "interp.circuit": "Circuit",
+    "interp.circuit_algebra": "from_layer",
     "interp.circuit_export": "to_graphml to_networkx",
     "interp.circuit_files": "load_circuit save_circuit",
-    "interp.circuit_ops": "grow prune threshold top_n",
+    "interp.circuit_ops": "bar_errors grow prune threshold top_n",
     "interp.curves": "circuit_areas faithfulness_curve",
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
+    "interp.featurizers.base": "Featurizer",
+    "interp.featurizers.dictionary": "Dictionary",
+    "interp.featurizers.files": "load_dictionary pretrained_dictionary save_dictionary",
+    "interp.featurizers.linear": "coordinates orthonormal principal_components",
+    "interp.featurizers.quality": "dictionary_quality with_quality",
+    "interp.featurizers.training": "train_dictionary",
     "interp.gate_classes": "gate_table hard_circuit modularity",
     "interp.gate_settings": "FitEngine GateSettings",
     "interp.gate_transfer": "leave_one_out",
@@ -103,6 +139,7 @@ _WHERE = {
     "interp.methods.contrastive_gating": "gate_contrastive same_items",
     "interp.methods.edge_patching": "patch_edges",
     "interp.methods.edges": "attribute_edges",
+    "interp.methods.features": "attribute_features connect_features error_shares feature_circuit",
     "interp.methods.gating": "gate gate_strengths",
     "interp.methods.patching": "patch",
     "interp.methods.path_patching": "path_patch",
@@ -118,8 +155,10 @@ _WHERE = {
     "interp.sources": "GaussianNoise",
     "interp.sweep": "Engine",
     "interp.tasks": "Pair Task make_task task",
+    "interp.text": "contexts",
     "interp.tokens": "Prompts",
     "interp.verification": "bound_missed verify",
+    "interp.view.cards": "view_cards",
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names.split()}
 

@@ -46,7 +46,7 @@ def candidates(
     strange = [layer for layer in layers or () if not 0 <= layer <= last]
     if strange:
         raise SiteError(f"layers {strange} are not in {model.identity.name}; allowed: 0 to {last}.")
-    where = _position_columns(task, positions)
+    where = position_columns(task, positions)
     made: list[Node] = []
     for kind in kinds:
         for site in model.sites(kind):
@@ -55,7 +55,8 @@ def candidates(
     return Nodes.of(made)
 
 
-def _position_columns(task: Task, positions: Positions) -> list[dict]:
+def position_columns(task: Task, positions: Positions) -> list[dict]:
+    """The columns that place a node: one dict for each position, role, or all positions jointly."""
     if isinstance(positions, str) and positions == "all":
         return [{}]
     if isinstance(positions, str) and positions == "each":

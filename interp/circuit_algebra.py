@@ -82,6 +82,29 @@ def align(
     return aligned[0], aligned[1]
 
 
+def from_layer(circuit: Circuit, layer: int) -> Circuit:
+    """The circuit without the candidates below a layer (`embed` among them): in a run they are left as they are.
+
+    Feature circuits are judged so where features of early layers stand for single tokens (Marks et al. 2024 leave out
+    the first third of the layers).
+
+    Raises:
+        CircuitError: no candidate is left.
+    """
+    last = circuit.nodes.names("kind")
+    keep = (circuit.nodes.layer >= layer) | np.isin(last, ["logits", "resid_final"])
+    if not (circuit.nodes.layer[keep] >= 0).any():
+        raise CircuitError(
+            f"no candidate stands at layer {layer} or above; the highest is {circuit.nodes.layer.max()}."
+        )
+    rows = np.flatnonzero(keep)
+    new = np.cumsum(keep) - 1
+    edge_rows = np.flatnonzero(keep[circuit.edges.source] & keep[circuit.edges.destination])
+    edges = Edges(new[circuit.edges.source[edge_rows]], new[circuit.edges.destination[edge_rows]])
+    cut = _on_rows(circuit, circuit.nodes.take(rows), rows, edges, edge_rows, dict(circuit.featurizers))
+    return replace(cut, provenance=circuit.provenance.after(operation="from_layer", layer=layer))
+
+
 def coarsen(
     circuit: Circuit,
     to: Sequence[str] = ("layer", "head"),

@@ -9,6 +9,7 @@ those that pass through nodes that are no candidates themselves: inputs, logits,
 """
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from interp.circuit import Attribute, Circuit, Rows
 from interp.columns import some
 from interp.edges import STRUCTURAL, ends, structural
 from interp.errors import CircuitError, check_choice, nearest
-from interp.nodes import NODE_KINDS, Node
+from interp.nodes import ERROR, NODE_KINDS, Node
 
 Rank = Literal["signed", "absolute"]
 SOURCES = ("input", "embed")
@@ -173,6 +174,13 @@ def bar_nodes(circuit: Circuit, nodes: Any) -> Circuit:
     kept = circuit.kept_nodes & ~mask
     edges = circuit.kept_edges & kept[circuit.edges.source] & kept[circuit.edges.destination]
     return _kept(marked, kept, edges, {"operation": "bar_nodes", "nodes": circuit.nodes.take(mask).labels})
+
+
+def bar_errors(circuit: Circuit, *, keep: str | Sequence[str] = ()) -> Circuit:
+    """Bar the error terms of featurizers, but those at sites of the kinds to `keep`; see `bar_nodes`."""
+    kinds = [keep] if isinstance(keep, str) else list(keep)
+    spared = np.isin(circuit.nodes.names("kind"), kinds)
+    return bar_nodes(circuit, np.flatnonzero((circuit.nodes.unit == ERROR) & ~spared).tolist())
 
 
 def require_nodes(circuit: Circuit, nodes: Any) -> Circuit:

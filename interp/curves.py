@@ -12,7 +12,8 @@ from interp.circuit import Circuit
 from interp.circuit_ops import Rank, grow, top_n
 from interp.edges import structural
 from interp.errors import OptionError, check_choice
-from interp.evaluate import curve_values
+from interp.evaluate import Measure, curve_values
+from interp.featurizers.base import Featurizer
 from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.recovery import bootstrap, recovery, resampled, resamples
@@ -32,8 +33,10 @@ def faithfulness_curve(
     *,
     rank: Rank,
     select: Literal["top_n", "grow"] = "top_n",
+    measure: Measure = "faithfulness",
     metric: str | Metric | None = None,
     ablation: str = "counterfactual",
+    featurizers: Sequence[Featurizer] = (),
     random: int = 5,
     seed: int = 0,
 ) -> Table:
@@ -44,14 +47,19 @@ def faithfulness_curve(
         by: the score.
         rank: ``"signed"`` or ``"absolute"``.
         select: the best members, or (edges only) greedily from the logits.
-        metric, ablation, random, seed: as in `faithfulness`.
+        measure: which run's recovery; see `interp.evaluate`.
+        metric, ablation, featurizers, random, seed: as in `faithfulness`.
 
     Returns:
-        One row a size: size, faithfulness, low, high, random_mean, random_max (NaN without random circuits), and
-        the reason where faithfulness is undefined; each row is what `faithfulness` gives for that circuit.
+        One row a size: size, the measure (such as faithfulness), low, high, random_mean, random_max (NaN without
+        random circuits), and the reason where it is undefined; each row is what the measure's verb gives for that
+        circuit.
     """
     chosen = [_chosen(circuit, n, by, rank, select) for n in sizes]
-    values = curve_values(model, task, circuit, chosen, metric=metric, ablation=ablation, random=random, seed=seed)
+    values = curve_values(
+        model, task, circuit, chosen, metric=metric, ablation=ablation, featurizers=featurizers, random=random,
+        seed=seed, measure=measure,
+    )  # fmt: skip
     full, empty, values = values[0], values[1], values[2:]
     recovered = recovery(values, full, empty)
     shares = recovered.value.numpy()
@@ -61,7 +69,7 @@ def faithfulness_curve(
     return Table(
         {
             "size": np.array(list(sizes)),
-            "faithfulness": shares[: len(chosen)],
+            measure: shares[: len(chosen)],
             "low": low.numpy(),
             "high": high.numpy(),
             "random_mean": controls.mean(1) if random else none,
@@ -117,6 +125,7 @@ def circuit_areas(
     fractions: Sequence[float] = FRACTIONS,
     metric: str | Metric | None = None,
     ablation: str = "counterfactual",
+    featurizers: Sequence[Featurizer] = (),
     seed: int = 0,
 ) -> Areas:
     """CPR and CMD of a ranking: trapezoids over the fractions, without a point at 0, as MIB computes them.
@@ -133,7 +142,9 @@ def circuit_areas(
     members = (~structural(circuit.nodes, circuit.edges)).sum() if len(circuit.edges) else len(circuit.nodes)
     sizes = [int(np.floor(fraction * members)) for fraction in grid]
     chosen = [_chosen(circuit, n, by, rank, select) for n in sizes]
-    values = curve_values(model, task, circuit, chosen, metric=metric, ablation=ablation, random=0, seed=seed)
+    values = curve_values(
+        model, task, circuit, chosen, metric=metric, ablation=ablation, featurizers=featurizers, random=0, seed=seed
+    )
     full, empty, values = values[0], values[1], values[2:]
     recovered = recovery(values, full, empty)
     f = recovered.value.numpy()

@@ -20,7 +20,7 @@ with the reason.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -28,7 +28,8 @@ from torch import Tensor
 
 from interp.circuit import Circuit, Rows
 from interp.edges import structural
-from interp.errors import CircuitError, OptionError
+from interp.errors import CircuitError, OptionError, check_choice
+from interp.featurizers.base import Featurizer
 from interp.graph import graph_edges, graph_of
 from interp.metrics import Metric
 from interp.models.base import HookedModel
@@ -39,6 +40,9 @@ from interp.scoring import checked_metrics
 from interp.sources import Direction
 from interp.table import Table
 from interp.tasks.base import Task
+
+Measure = Literal["faithfulness", "faithfulness_of_complement"]
+"""The measures that a curve over sizes can show."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,7 @@ def faithfulness(
     *,
     metric: str | Metric | None = None,
     ablation: str = "counterfactual",
+    featurizers: Sequence[Featurizer] = (),
     random: int = 20,
     seed: int = 0,
 ) -> Faithfulness:
@@ -98,13 +103,14 @@ def faithfulness(
     Args:
         metric: its name, or the metric; the task's own when None.
         ablation: what replaces everything else; see `run_circuits`.
+        featurizers: those that the circuit's nodes name.
         random: how many random circuits; drawn among the universe's members without the circuit's own scores.
         seed: of the draw, the donors and the bootstrap.
 
     Raises:
         CircuitError, SiteError, TaskError, MetricError, OptionError: what cannot be run.
     """
-    return _judged(model, task, circuit, "faithfulness", metric, ablation, random, seed)
+    return _judged(model, task, circuit, "faithfulness", metric, ablation, featurizers, random, seed)
 
 
 def faithfulness_of_complement(
@@ -114,11 +120,12 @@ def faithfulness_of_complement(
     *,
     metric: str | Metric | None = None,
     ablation: str = "counterfactual",
+    featurizers: Sequence[Featurizer] = (),
     random: int = 20,
     seed: int = 0,
 ) -> Faithfulness:
     """Recovery of the clean run in which the circuit itself is ablated; ideally 0. Arguments as `faithfulness`."""
-    return _judged(model, task, circuit, "faithfulness_of_complement", metric, ablation, random, seed)
+    return _judged(model, task, circuit, "faithfulness_of_complement", metric, ablation, featurizers, random, seed)
 
 
 def necessity(
@@ -128,11 +135,12 @@ def necessity(
     *,
     metric: str | Metric | None = None,
     ablation: str = "counterfactual",
+    featurizers: Sequence[Featurizer] = (),
     random: int = 20,
     seed: int = 0,
 ) -> Faithfulness:
     """Share of the behaviour lost when the circuit is ablated in the clean run. Arguments as `faithfulness`."""
-    found = _judged(model, task, circuit, "faithfulness_of_complement", metric, ablation, random, seed)
+    found = _judged(model, task, circuit, "faithfulness_of_complement", metric, ablation, featurizers, random, seed)
     return _rest(found, "necessity")
 
 
@@ -142,13 +150,14 @@ def completeness(
     circuit: Circuit,
     *,
     metric: str | Metric | None = None,
+    featurizers: Sequence[Featurizer] = (),
     random: int = 20,
     seed: int = 0,
 ) -> Faithfulness:
     """Share of the behaviour that stays away when everything but the circuit has its clean values in the corrupted run:
     nothing outside the circuit brings it back. (Marks et al. 2024 mean `faithfulness_of_complement` by the word.)
     Arguments as `faithfulness`."""
-    found = _judged(model, task, circuit, "recovery_of_complement", metric, "counterfactual", random, seed)
+    found = _judged(model, task, circuit, "recovery_of_complement", metric, "counterfactual", featurizers, random, seed)
     return _rest(found, "completeness")
 
 
@@ -166,11 +175,12 @@ def sufficiency(
     circuit: Circuit,
     *,
     metric: str | Metric | None = None,
+    featurizers: Sequence[Featurizer] = (),
     random: int = 20,
     seed: int = 0,
 ) -> Faithfulness:
     """Recovery of the corrupted run in which the circuit has its clean values. Arguments as `faithfulness`."""
-    return _judged(model, task, circuit, "sufficiency", metric, "counterfactual", random, seed)
+    return _judged(model, task, circuit, "sufficiency", metric, "counterfactual", featurizers, random, seed)
 
 
 def _judged(
@@ -180,11 +190,12 @@ def _judged(
     measure: str,
     metric: str | Metric | None,
     ablation: str,
+    featurizers: Sequence[Featurizer],
     random: int,
     seed: int,
 ) -> Faithfulness:
     """The recovery of one kind of run, of the circuit and of random ones."""
-    members = _Members(model, circuit)
+    members = _Members(model, circuit, featurizers)
     own = members.own
     masks = np.stack([own, *random_masks(own, random, seed)])
     (used,) = checked_metrics(model, task, metric or ())
@@ -211,27 +222,29 @@ class _Members:
     """What a circuit's membership is about, and how circuits over it are run.
 
     Attributes:
-        over: ``"edges"`` where the circuit has some, else ``"nodes"``.
+        over: ``"edges"`` where the circuit has some between whole components, else ``"nodes"`` (features, units).
         own: which members the circuit keeps; structural edges are none.
     """
 
-    def __init__(self, model: HookedModel, circuit: Circuit) -> None:
-        self.model, self.circuit = model, circuit
-        self.over: Rows = "edges" if len(circuit.edges) else "nodes"
+    def __init__(self, model: HookedModel, circuit: Circuit, featurizers: Sequence[Featurizer] = ()) -> None:
+        self.model, self.circuit, self.featurizers = model, circuit, featurizers
+        in_parts = bool(((circuit.nodes.featurizer >= 0) | (circuit.nodes.unit >= 0)).any())
+        self.over: Rows = "edges" if len(circuit.edges) and not in_parts else "nodes"
         self._scored = ~structural(circuit.nodes, circuit.edges)
-        self.own = circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes
+        self._candidates = np.flatnonzero(circuit.nodes.names("kind") != "logits")
+        self.own = self.of(circuit)
         self._graph = graph_of(model, circuit) if self.over == "edges" else None
         self._places = None if self._graph is None else graph_edges(self._graph, circuit)[self._scored]
 
     def of(self, circuit: Circuit) -> Bool[np.ndarray, " member"]:
         """Membership of another circuit over the same universe."""
-        return circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes
+        return circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes[self._candidates]
 
     @property
     def names(self) -> np.ndarray:
         """The members' names."""
         if self.over == "nodes":
-            return self.circuit.nodes.labels
+            return self.circuit.nodes.labels[self._candidates]
         table = self.circuit.frame("edges").where(self._scored)
         return table["source"] + " -> " + table["destination"]
 
@@ -249,7 +262,8 @@ class _Members:
         options: dict[str, Any] = {"metrics": [metric], "direction": direction, "ablation": ablation, "seed": seed}
         graph = self._graph
         if graph is None or self._places is None:
-            return run_circuits(self.model, task, self.circuit, masks, **options)
+            universe = Circuit(self.circuit.nodes.take(self._candidates), featurizers=self.circuit.featurizers)
+            return run_circuits(self.model, task, universe, masks, featurizers=self.featurizers, **options)
         kept = np.ones((len(masks), len(graph.edges)), dtype=bool)
         kept[:, self._places] = masks
         runs = run_edge_circuits(self.model, task, graph, kept, **options)
@@ -276,6 +290,7 @@ def minimality(
     *,
     metric: str | Metric | None = None,
     ablation: str = "counterfactual",
+    featurizers: Sequence[Featurizer] = (),
     seed: int = 0,
 ) -> Table:
     """What each single member adds: the circuit's faithfulness less that without the member (1-minimality).
@@ -287,7 +302,7 @@ def minimality(
     Raises:
         CircuitError: the circuit is empty, or faithfulness is undefined, with the reason; further as `faithfulness`.
     """
-    members = _Members(model, circuit)
+    members = _Members(model, circuit, featurizers)
     rows = np.flatnonzero(members.own)
     if not len(rows):
         raise CircuitError(f"the circuit keeps no {members.over}, so none can be left out.")
@@ -311,12 +326,17 @@ def curve_values(
     *,
     metric: str | Metric | None,
     ablation: str,
+    featurizers: Sequence[Featurizer] = (),
     random: int,
     seed: int,
+    measure: Measure = "faithfulness",
 ) -> Float[Tensor, "run prompt"]:
     """Metrics of the full and the empty run, of the chosen circuits, and of `random` random ones for each of them."""
-    members = _Members(model, circuit)
+    members = _Members(model, circuit, featurizers)
     tops = [members.of(one) for one in chosen]
     draws = [mask for kept in tops for mask in random_masks(kept, random, seed)]
     (used,) = checked_metrics(model, task, metric or ())
-    return members.run(task, _ends(np.stack([*tops, *draws])), used, ablation=ablation, seed=seed).values[0]
+    check_choice("measure", measure, get_args(Measure))
+    masks = np.stack([*tops, *draws])
+    kept = _ends(masks if measure == "faithfulness" else ~masks)
+    return members.run(task, kept, used, ablation=ablation, seed=seed).values[0]

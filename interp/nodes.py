@@ -365,6 +365,12 @@ def joint_columns(first: Nodes, second: Nodes) -> tuple[list[np.ndarray], tuple[
     return columns, roles, featurizers
 
 
+def appended(first: Nodes, second: Nodes) -> Nodes:
+    """The nodes of both, the second's after the first's."""
+    columns, roles, featurizers = joint_columns(first, second)
+    return Nodes(**dict(zip(COLUMNS, columns, strict=True)), roles=roles, featurizers=featurizers)
+
+
 def rows_in(nodes: Nodes, wanted: Nodes) -> Int64[np.ndarray, " wanted"]:
     """For each node of `wanted` its row in `nodes`, -1 where it has none."""
     keys = row_keys(joint_columns(nodes, wanted)[0])

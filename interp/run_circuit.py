@@ -7,32 +7,30 @@ the part. So the full universe is the model, and with the counterfactual ablatio
 the empty circuit is the corrupted run.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.candidate_nodes import check_nodes, positions_of
+from interp.candidate_nodes import check_nodes
 from interp.cells import Source
 from interp.circuit import Circuit
+from interp.coverage import Cover, covers
 from interp.errors import CircuitError, OptionError
+from interp.feature_values import Ablated, FeatureEdit, ablated
+from interp.featurizers.base import Featurizer, checked_featurizers
 from interp.intervention import Edit
 from interp.metrics import Metric
 from interp.models.base import HookedModel
-from interp.nodes import Node
+from interp.nodes import Nodes
 from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
 from interp.site import Site
 from interp.sources import Direction, base_and_source, directions_of
 from interp.tasks.base import Task
 from interp.tokens import Prompts
-
-PARTS_OF = {"attn_out": "z", "mlp_out": "neuron"}
-"""A whole and the kind at which its parts live; a whole whose parts are candidates is ablated through them."""
 
 SUBLAYERS = {
     "attn_out": "attn_in q k v k_of_query_head v_of_query_head pattern z attn_proj attn_out".split(),
@@ -54,14 +52,6 @@ class CircuitRuns:
     outside: tuple[str, ...]
 
 
-class _Place(NamedTuple):
-    """What one node covers of a site: its column in the masks, positions a prompt (None for all), and inner axes."""
-
-    column: int
-    positions: tuple[tuple[int, ...], ...] | None
-    inner: tuple[int | slice, ...]
-
-
 def run_circuits(
     model: HookedModel,
     task: Task,
@@ -71,6 +61,7 @@ def run_circuits(
     metrics: str | Metric | Sequence[str | Metric] = (),
     direction: Direction = "noising",
     ablation: str = "counterfactual",
+    featurizers: Sequence[Featurizer] = (),
     seed: int = 0,
     rows: int = 64,
 ) -> CircuitRuns:
@@ -83,6 +74,8 @@ def run_circuits(
         direction: ``"noising"`` runs the clean prompts; ``"denoising"`` the corrupted ones, with clean values for
             what is not kept.
         ablation: ``"counterfactual"``, ``"zero"``, ``"mean"``, ``"mean_by_position"`` or ``"resample"``.
+        featurizers: those that nodes name. Features and error terms are taken from the running, already ablated
+            activation; what is not kept of them gets the ablation's values, and only that changes.
         seed: of the donors of ``"resample"``.
         rows: prompts in one forward.
 
@@ -98,39 +91,64 @@ def run_circuits(
         raise OptionError(f"rows={rows}; allowed: 1 and more.")
     directions_of(task, direction, ablation)
     chosen = checked_metrics(model, task, metrics)
-    check_nodes(model, task, universe.nodes)
-    coverage = _coverage(universe, task)
-    base, source = base_and_source(model, task, direction, ablation, list(coverage), seed)
-    values = _values(model, source, list(coverage))
+    used = featurizers_of(model, universe, featurizers)
+    plain_nodes = universe.nodes.take(np.flatnonzero(_plain(universe.nodes)))
+    if len(plain_nodes) or not used:
+        check_nodes(model, task, plain_nodes)
+    places = covers(universe, task, _inner_shapes(model, task, universe), {f.key: (f.n_features, f.skip) for f in used})
+    plain = [cover.site for cover in places if cover.featurizer is None]
+    base, source = base_and_source(model, task, direction, ablation, plain, seed)
+    other = _Other(
+        _values(model, source, plain), ablated(model, task, used, ablation, direction, seed) if used else None
+    )
+    runs = _Runs(model, base, places, {one.key: one for one in used}, other)
     scorer = Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
     pairs = np.stack(np.meshgrid(range(len(kept)), range(len(task)), indexing="ij"), -1).reshape(-1, 2)
     found = [
-        _run_rows(model, base, coverage, kept[chunk[:, 0]], values, scorer, chunk[:, 1].tolist())
+        runs.measure(kept[chunk[:, 0]], scorer, chunk[:, 1].tolist())
         for chunk in np.split(pairs, range(rows, len(pairs), rows))
     ]
     measured = torch.cat(found, 1).reshape(len(chosen), len(kept), len(task))
-    return CircuitRuns(measured, _outside(model, task, coverage))
+    return CircuitRuns(measured, _outside(model, task, places, len(universe.nodes)))
 
 
-def _coverage(universe: Circuit, task: Task) -> dict[Site, list[_Place]]:
-    """For each site to ablate, in forward order, the candidates that cover something of it."""
-    sites = {node.site for node in universe.nodes}
-    found: dict[Site, list[_Place]] = defaultdict(list)
-    for column, node in enumerate(universe.nodes):
-        part = Site(PARTS_OF[node.kind], node.layer) if node.kind in PARTS_OF else None
-        is_whole = part in sites
-        if is_whole and node.unit is not None:
-            raise CircuitError(f"'{node}' is a coordinate beside candidates at {part}; keep one of the two kinds.")
-        site = part if part is not None and is_whole else node.site
-        found[site].append(_Place(column, positions_of(node, task), _inner(node)))
-    return dict(sorted(found.items(), key=lambda item: item[0].order))
+def featurizers_of(model: HookedModel, circuit: Circuit, given: Sequence[Featurizer]) -> list[Featurizer]:
+    """The featurizers that a circuit's nodes name, once all are at hand and fit.
+
+    Raises:
+        CircuitError: one is missing, or stands at another site or has fewer features than the nodes say.
+    """
+    keys = [key for key in circuit.nodes.featurizers if len(circuit.nodes.where(featurizer=key))]
+    if not keys:
+        return []
+    known = {one.key: one for one in checked_featurizers(model, given)} if len(given) else {}
+    if missing := [key for key in keys if key not in known]:
+        raise CircuitError(
+            f"the circuit's nodes are features of {', '.join(map(repr, missing))}; running it needs these; give "
+            f"them as featurizers=[...] (given: {', '.join(map(repr, known)) or 'none'})."
+        )
+    faults = []
+    for key in keys:
+        nodes = circuit.nodes.take(circuit.nodes.where(featurizer=key))
+        sites = {str(node.site) for node in nodes.take(np.unique(nodes.layer, return_index=True)[1])}
+        if sites != {str(known[key].site)}:
+            faults.append(f"{key!r} is at {known[key].site}, its nodes at {', '.join(sorted(sites))}")
+        if (last := int((nodes.unit + nodes.width).max()) - 1) >= known[key].n_features:
+            faults.append(f"{key!r} has features 0 to {known[key].n_features - 1}, its nodes go to {last}")
+    if faults:
+        raise CircuitError("; ".join(faults) + ".")
+    return [known[key] for key in keys]
 
 
-def _inner(node: Node) -> tuple[int | slice, ...]:
-    """Index of the node in the site's axes after the position."""
-    units = slice(None) if node.unit is None else slice(node.unit, node.unit + node.width)
-    head = slice(None) if node.head is None else node.head
-    return (head, units) if node.site.has_heads else (units,)
+def _plain(nodes: Nodes) -> Bool[np.ndarray, " node"]:
+    """Nodes that are parts of a site as it is."""
+    return (nodes.featurizer < 0) & (nodes.names("kind") != "logits")
+
+
+def _inner_shapes(model: HookedModel, task: Task, universe: Circuit) -> dict[Site, tuple[int, ...]]:
+    """Sizes of the axes after the position, of all sites at which something is ablated."""
+    sites = {node.site for node in universe.nodes.take(np.flatnonzero(_plain(universe.nodes)))}
+    return {site: _inner_shape(model, site, task.clean.ids.shape[1]) for site in sites}
 
 
 def _values(model: HookedModel, source: Source, sites: Sequence[Site]) -> Mapping[Site, Tensor]:
@@ -138,28 +156,58 @@ def _values(model: HookedModel, source: Source, sites: Sequence[Site]) -> Mappin
     return source.values if source.prompts is None else model.run(source.prompts, record=sites, logits="none").cache
 
 
-def _run_rows(
-    model: HookedModel,
-    base: Prompts,
-    coverage: Mapping[Site, Sequence[_Place]],
-    kept: Bool[np.ndarray, "row node"],
-    given: Mapping[Site, Tensor],
-    scorer: Scorer,
-    prompts: list[int],
-) -> Float[Tensor, "metric row"]:
-    """Metrics of rows, each one circuit on one prompt; float64 on the CPU."""
-    batch = base[prompts]
-    edits = []
-    for site, places in coverage.items():
-        shape = (*batch.ids.shape, *_inner_shape(model, site, batch.ids.shape[1]))
-        ablated = _covered(places, np.ones_like(kept), prompts, shape) & ~_covered(places, kept, prompts, shape)
-        if ablated.any():
-            values = given[site] if given[site].shape[0] == 1 else given[site][prompts]
-            mask = torch.from_numpy(ablated)
-            edits.append(Edit(site, _Replace(mask.transpose(1, 2) if site.kind == "pattern" else mask, values)))
-    run = model.run(batch, edits, [FINAL], logits="none")
-    with torch.no_grad():
+@dataclass(frozen=True, eq=False)
+class _Other:
+    """What is put in place of the ablated: activations by site, and values of features."""
+
+    values: Mapping[Site, Tensor]
+    features: Ablated | None
+
+    def cache(self, model: HookedModel, prompts: list[int]) -> Mapping[Site, Tensor]:
+        """The run that features are taken from, for some prompts."""
+        return {} if self.features is None else self.features.run(model, prompts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """Circuits over one universe, ready to run."""
+
+    model: HookedModel
+    base: Prompts
+    places: Sequence[Cover]
+    featurizers: Mapping[str | None, Featurizer]
+    other: _Other
+
+    @torch.no_grad()
+    def measure(
+        self, kept: Bool[np.ndarray, "row node"], scorer: Scorer, prompts: list[int]
+    ) -> Float[Tensor, "metric row"]:
+        """Metrics of rows, each one circuit on one prompt; float64 on the CPU."""
+        batch, cache = self.base[prompts], self.other.cache(self.model, prompts)
+        edits = [edit for cover in self.places for edit in self._edits(cover, kept, prompts, batch, cache)]
+        run = self.model.run(batch, edits, [FINAL], logits="none")
         return scorer(run[FINAL], torch.tensor(prompts, device=run[FINAL].device)).cpu().double()
+
+    def _edits(
+        self, cover: Cover, kept: np.ndarray, prompts: list[int], batch: Prompts, cache: Mapping[Site, Tensor]
+    ) -> list[Edit]:
+        """What ablates one site's candidates that no row keeps."""
+        one, width = self.featurizers.get(cover.featurizer), batch.ids.shape[1]
+        inner = (one.n_features + 1,) if one else _inner_shape(self.model, cover.site, self.base.ids.shape[1])
+        units = int(np.prod(inner))
+        off = cover.mask(np.ones_like(kept), prompts, width, units) & ~cover.mask(kept, prompts, width, units)
+        if not off.any():
+            return []
+        mask = torch.from_numpy(off)
+        if one is not None:
+            assert self.other.features is not None, "featurizers come with their ablated values"
+            replaced = FeatureEdit(one, mask, self.other.features.of(one, cache, width))
+            return replaced.edits()
+        given = self.other.values[cover.site]
+        mask = mask.unflatten(2, inner)
+        if cover.site.kind == "pattern":
+            mask = mask.transpose(1, 2)[..., :width]
+        return [Edit(cover.site, function=_Replace(mask, given if given.shape[0] == 1 else given[prompts]))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,33 +229,25 @@ def _inner_shape(model: HookedModel, site: Site, width: int) -> tuple[int, ...]:
     return (sizes["kv_head" if "kv_head" in site.axes else "head"], units) if site.has_heads else (units,)
 
 
-def _covered(
-    places: Sequence[_Place], members: Bool[np.ndarray, "row node"], prompts: Sequence[int], shape: tuple[int, ...]
-) -> Bool[np.ndarray, "row pos *inner"]:
-    """What of a site the members cover in each row, a prompt of the task; position on axis 1."""
-    mask = np.zeros(shape, dtype=bool)
-    for place in places:
-        rows = np.flatnonzero(members[:, place.column]).tolist()
-        if place.positions is None:
-            mask[(rows, slice(None), *place.inner)] = True
-        elif where := [(row, p) for row in rows for p in place.positions[prompts[row]]]:
-            mask[(*zip(*where, strict=True), *place.inner)] = True
-    return mask
-
-
-def _outside(model: HookedModel, task: Task, coverage: Mapping[Site, Sequence[_Place]]) -> tuple[str, ...]:
+def _outside(model: HookedModel, task: Task, places: Sequence[Cover], n_nodes: int) -> tuple[str, ...]:
     """Sublayers without a candidate, and sites that all candidates together cover only in part."""
     kinds = [kind for kind in SUBLAYERS if kind not in model.unavailable]
+    touched = {cover.site for cover in places}
     untouched = [
         str(site)
         for site in (model.sites(*kinds) if kinds else [])
-        if not any(Site(kind, site.layer) in coverage for kind in SUBLAYERS[site.kind])
+        if not any(Site(kind, site.layer) in touched for kind in SUBLAYERS[site.kind])
     ]
     real = task.clean.mask.cpu().numpy()
-    everyone = np.ones((len(task), 1 + max(place.column for places in coverage.values() for place in places)), bool)
+    everyone, width = np.ones((1, n_nodes), bool), real.shape[1]
     partly = []
-    for site, places in coverage.items():
-        shape = (*real.shape, *_inner_shape(model, site, real.shape[1]))
-        if not _covered(places, everyone, range(len(task)), shape)[real].all():
-            partly.append(f"{site} in part")
+    for cover in places:
+        units = np.unique(np.concatenate([place.units for place in cover.places]))
+        whole = max(int(np.prod(_inner_shape(model, cover.site, width))), 1) if cover.featurizer is None else len(units)
+        covered = all(
+            cover.mask(everyone, [row], width, int(units.max()) + 1)[0][real[row]][:, units].all()
+            for row in range(len(task))
+        )
+        if not covered or len(units) < whole:
+            partly.append(f"{cover.site} in part")
     return (*untouched, *partly)

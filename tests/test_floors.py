@@ -9,15 +9,16 @@ ROOT = Path(__file__).parent.parent / "interp"
 
 FLOORS = [
     "errors site tokens table columns atomic provenance nodes edges circuit circuit_ops circuit_algebra circuit_files "
-    "circuit_export circuit_import",
+    "circuit_export circuit_import cards",
     "regions run_values intervention models",
-    "metrics recovery scoring score_columns cautions toy tasks origin cells sweep_plan sweep candidate_nodes sources "
-    "run_circuit node_sums qk_fix cotangents "
+    "metrics recovery scoring score_columns cautions toy tasks origin cells featurizers text activation_store sweep_plan "
+    "sweep candidate_nodes sources "
+    "behaviour coverage feature_nodes feature_values feature_effects segments feature_edges run_circuit node_sums qk_fix cotangents "
     "frozen_norm written graph run_edges edge_effects known "
     "joint_effects welch recall rankings gate_runs gate_stage gate_fit gate_classes gate_settings",
     "methods",
     "verification mediation gate_validation gate_transfer",
-    "evaluate curves readouts",
+    "evaluate curves readouts card_parts card_making",
     "view run_folder demo cli",
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}

@@ -10,11 +10,13 @@ PUBLIC = """
 Add Circuit Edit Engine GaussianNoise HookedModel InterpError InterpWarning Mean Node Nodes Pair Patch Point Prompts
 Resample Scale Shape Site SiteMap Task Zero attention_patterns candidates direct_logit_attribution faithfulness
 faithfulness_curve grow load load_circuit logit_lens make_task metric patch prune run_circuits save_circuit task
-threshold to_graphml to_networkx top_n attribute attribute_edges bound_missed circuit_areas
-faithfulness_of_complement minimality necessity path_patch sufficiency verify
-patch_edges acdc mediate completeness auroc roc_curve
-gate gate_contrastive GateSettings same_items hard_circuit gate_table modularity
-ablation_curve mediation_agreement head_rankings compare_rankings Baselines leave_one_out FitEngine gate_strengths
+threshold to_graphml to_networkx top_n attribute attribute_edges bound_missed circuit_areas faithfulness_of_complement
+minimality necessity path_patch sufficiency verify patch_edges acdc mediate completeness auroc roc_curve gate
+gate_contrastive GateSettings same_items hard_circuit gate_table modularity ablation_curve mediation_agreement
+head_rankings compare_rankings Baselines leave_one_out FitEngine gate_strengths load_dictionary save_dictionary
+pretrained_dictionary coordinates orthonormal principal_components Dictionary Featurizer harvest ActivationStore
+train_dictionary dictionary_quality with_quality contexts FeatureCard save_cards load_cards feature_cards
+circuit_cards view_cards attribute_features feature_circuit bar_errors from_layer connect_features error_shares
 """.split()
 
 

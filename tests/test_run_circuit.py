@@ -377,5 +377,5 @@ def test_a_circuit_of_edges_and_a_task_without_counterparts_are_refused() -> Non
     with pytest.raises(TaskError, match="has no corrupted prompts"):
         run(G2, ["z[0]"], [0], tiny.task(corrupted=None))
     features = Circuit(Nodes.of(["mlp_out[0] featurizer sae unit 3"]), featurizers={"sae": {}})
-    with pytest.raises(SiteError, match="no activation that can be patched as it is"):
+    with pytest.raises(CircuitError, match=r"features of 'sae'; running it needs these; .*\(given: none\)"):
         run_circuits(G2, TASK, features, np.ones((1, 1), bool))

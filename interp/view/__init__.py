@@ -1,5 +1,6 @@
-"""Figures and pages, for a notebook or as one HTML file each; needs plotly: ``pip install 'interp[view]'``."""
+"""Figures and pages, for a notebook or as one HTML file each; figures need plotly: ``pip install 'interp[view]'``."""
 
+from interp.view.cards import view_cards as view_cards
 from interp.view.circuits import heads as heads
 from interp.view.circuits import heads_by_position as heads_by_position
 from interp.view.circuits import positions as positions

@@ -125,25 +125,34 @@ def _cell(value: Any) -> str:
     return f'<td class="long">{"<br>".join(escape(visible(str(line))) for line in lines)}</td>'
 
 
-def _write(path: str | Path, title: str, parts: Sequence[str]) -> Path:
-    """A whole page around `parts`, which are HTML."""
+def write_page(path: str | Path, title: str, parts: Sequence[str], head: str = "") -> Path:
+    """A whole page around `parts`, which are HTML, with `head` (more HTML) after the common style; written atomically.
+
+    Raises:
+        OptionError: a path that does not end in ``.html``.
+    """
     path = Path(path)
     if path.suffix != ".html":
         raise OptionError(
             f"{path} does not end in .html, the one format there is; name it {path.with_suffix('.html')}."
         )
-    require("plotly", "view")
-    from plotly.offline import get_plotlyjs
-
-    head = (
+    start = (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
     )
     body = "\n".join(parts)
     with replacing(path) as temporary:
-        temporary.write_text(f"{head}<script>{get_plotlyjs()}</script></head>\n<body>{body}</body></html>\n", "utf-8")
+        temporary.write_text(f"{start}{head}</head>\n<body>{body}</body></html>\n", "utf-8")
     return path
+
+
+def _write(path: str | Path, title: str, parts: Sequence[str]) -> Path:
+    """A whole page that draws figures."""
+    require("plotly", "view")
+    from plotly.offline import get_plotlyjs
+
+    return write_page(path, title, parts, f"<script>{get_plotlyjs()}</script>")
 
 
 def _drawn(figure: Figure, number: int) -> str:

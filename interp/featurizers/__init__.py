@@ -1,0 +1,1 @@
+"""Featurizers: activations as features and what these do not explain."""
