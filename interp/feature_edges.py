@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.feature_effects import FeatureBatch, feature_gradient
+from interp.feature_effects import FeatureBatch, feature_gradient, wide
 from interp.feature_nodes import FeatureSite
 from interp.feature_values import Split
 from interp.featurizers.base import flat
@@ -156,7 +156,8 @@ def _weights_into(
     parts: dict[int, list[Tensor]] = {}
     for rows in batches(len(plan.targets), max(MOST_VALUES // (g.numel() + 1), 1)):
         cotangents = _cotangents(batch, one, own, g, [plan.targets[row] for row in rows])
-        for number, w in _pulled(outputs, [c.view(len(rows), *x.shape) for c, x in zip(cotangents, outputs)], leaves):
+        shaped = [c.view(len(rows), *x.shape).to(x) for c, x in zip(cotangents, outputs, strict=True)]
+        for number, w in _pulled(outputs, shaped, leaves):
             parts.setdefault(number, []).append(sources[number].weights(w, plan.at))
     return {number: torch.cat(each)[plan.which[:, 0], plan.which[:, 1]] for number, each in parts.items()}
 
@@ -211,4 +212,4 @@ def _pulled(
         )
     for number, w in enumerate(found):
         if w is not None:
-            yield number, w.flatten(3)
+            yield number, wide(w).flatten(3)

@@ -104,6 +104,11 @@ class FeatureBatch:
         return torch.einsum("bpu,sbp->sub", each, self.places(one).to(each))
 
 
+def wide(x: Tensor) -> Tensor:
+    """The values in at least float32, in which scores add up."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def moved(one: Featurizer, change: Split) -> Float[Tensor, "prompt pos d"]:
     """The change of the activation that goes with a change of features and error term."""
     return change.features @ one.directions().to(change.features) + change.error.to(change.features)
@@ -117,7 +122,8 @@ def feature_batches(search: FeatureSearch) -> Iterator[FeatureBatch]:
         run = behaviour.watch(rows, wanted)
         found = torch.autograd.grad(run.values.sum(), [run.sites[site] for site in at], allow_unused=True)
         gradients = {
-            site: flat(torch.zeros_like(run.sites[site]) if g is None else g) for site, g in zip(at, found, strict=True)
+            site: flat(wide(torch.zeros_like(run.sites[site]) if g is None else g))
+            for site, g in zip(at, found, strict=True)
         }
         base = {site: x.detach() for site, x in run.sites.items()}
         other = search.ablated.run(behaviour.model, rows)
@@ -131,7 +137,7 @@ def feature_gradient(batch: FeatureBatch, one: FeatureSite) -> Float[Tensor, "pr
         return batch.gradients[site]
     x = batch.base[site]
     step = moved(one.featurizer, batch.change(one)).reshape(x.shape).to(x)
-    total = torch.zeros_like(x)
+    total = torch.zeros_like(wide(x))
     points = [(row, k) for k in range(search.steps) for row in range(len(batch.rows))]
     for chunk in batches(len(points), search.batch):
         rows = [points[place][0] for place in chunk]
@@ -140,7 +146,7 @@ def feature_gradient(batch: FeatureBatch, one: FeatureSite) -> Float[Tensor, "pr
         run = search.behaviour.watch([batch.rows[row] for row in rows], [site], [_moved_to(site, there)])
         (gradient,) = torch.autograd.grad(run.values.sum(), [run.sites[site]], allow_unused=True)
         if gradient is not None:
-            total.index_add_(0, torch.tensor(rows, device=x.device), gradient)
+            total.index_add_(0, torch.tensor(rows, device=x.device), wide(gradient))
     return flat(total / search.steps)
 
 

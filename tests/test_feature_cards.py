@@ -174,7 +174,7 @@ def test_tokens_are_texts_where_there_is_a_tokenizer():
 # --- tokens of a direction ---
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "olmo2", "gpt_neox"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "olmo2", "gpt_neox", "gptj"])
 def test_a_direction_speaks_for_tokens_as_the_models_own_norm_and_unembedding_read_it(name):
     model = hooked(name)
     directions = torch.randn(5, 32)
@@ -193,17 +193,17 @@ def test_a_direction_speaks_for_tokens_as_the_models_own_norm_and_unembedding_re
         torch.testing.assert_close(after, unembed(unit) - unembed(0 * unit), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
 def test_a_direction_of_heads_goes_through_the_output_projection_and_the_norm_behind_it(name):
     model = hooked(name)
-    d = model.shape.n_heads * model.shape.d_head
-    direction = torch.randn(1, d)
-    got = direction_logits(model, Site("z", 1), direction)
-    attention = model.model.model.layers[1]
+    direction = torch.randn(1, model.shape.n_heads * model.shape.d_head)
+    block = model.model.transformer.h[1] if name == "gpt2" else model.model.model.layers[1]
+    project = block.attn.c_proj if name == "gpt2" else block.self_attn.o_proj
     with torch.no_grad():
-        written = attention.self_attn.o_proj(direction)
+        written = project(direction) - project(0 * direction)
         if name == "gemma2":
-            written = attention.post_attention_layernorm(written)
+            written = block.post_attention_layernorm(written)
+    got = direction_logits(model, Site("z", 1), direction)
     torch.testing.assert_close(got, direction_logits(model, Site("attn_out", 1), written), atol=1e-3, rtol=1e-3)
 
 

@@ -88,7 +88,8 @@ class Featurizer(ABC):
 
     def error(self, x: Float[Tensor, "*batch d"], features: Float[Tensor, "*batch feature"]) -> Tensor:
         """What the features leave unexplained of the activation `x` at the site."""
-        return x - self.decode(features).to(x.dtype)
+        wide = torch.promote_types(x.dtype, features.dtype)
+        return x.to(wide) - self.decode(features).to(wide)
 
     @property
     def n_nodes(self) -> int:

@@ -89,7 +89,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function keep() {
     tally();
-    localStorage.setItem(key, lines()); try { }
+    try { localStorage.setItem(key, lines()); }
     catch { at("warning").textContent = "This browser keeps no judgements: download them before you leave."; }
   }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from dictionaries import dictionaries
 from tiny import build, hooked, state, task
 
 import interp
@@ -14,6 +15,12 @@ from interp.models.hf import HookedHF
 FAMILIES = ("gpt2", "llama", "gpt_neox", "gemma2")
 QUIET = interp.Engine(progress=False)
 FEW = interp.GateSettings(steps=(3, 3), batch=2)
+
+
+def _dictionaries(model: HookedHF) -> list[interp.Dictionary]:
+    return dictionaries(model, "mlp_out", "resid_post", dtype=torch.float32)
+
+
 METHODS: dict[str, Callable[[HookedHF, interp.Task], interp.Circuit]] = {
     "patch": lambda m, t: interp.patch(m, t, ["z", "mlp_out"], positions="each", engine=QUIET),
     "atp": lambda m, t: interp.attribute(m, t, ["q", "k", "v", "z", "pattern", "neuron", "resid_post"]),
@@ -26,6 +33,10 @@ METHODS: dict[str, Callable[[HookedHF, interp.Task], interp.Circuit]] = {
     "acdc": lambda m, t: interp.acdc(m, t, 0.02, granularity="sublayer", progress=False),
     "mediate": lambda m, t: interp.mediate(m, t, ["z", "mlp_out"], engine=QUIET),
     "gate": lambda m, t: interp.gate(m, t, starts=2, settings=FEW, engine=interp.FitEngine(progress=False)),
+    "features": lambda m, t: interp.feature_circuit(m, t, _dictionaries(m), n_nodes=40, steps=3, progress=False),
+    "exact features": lambda m, t: interp.attribute_features(
+        m, t, _dictionaries(m)[:1], method="exact", progress=False
+    ),
     "path_patch": lambda m, t: interp.path_patch(m, t, "z", ["q[1] head 0", "v[2] head 1"], engine=QUIET),
 }
 
