@@ -12,9 +12,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
@@ -27,9 +26,9 @@ from tqdm import tqdm
 from interp.atomic import replacing
 from interp.errors import FileError, OptionError, PromptError, SiteError, check_choice, nearest
 from interp.featurizers.base import flat, site_width
-from interp.intervention import Edit
 from interp.models.base import HookedModel
 from interp.models.runs import Identity
+from interp.run_until import run_until
 from interp.site import Site
 from interp.tokens import Prompts, batches, from_ids
 
@@ -274,24 +273,11 @@ def _document(store: ActivationStore) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Enough(Exception):  # noqa: N818 - no error: ends a forward pass once every site wanted was seen
-    pass
-
-
 def _kept_tokens(
     model: HookedModel, prompts: Prompts, sites: Sequence[Site], store: ActivationStore
 ) -> dict[Site, Float[np.ndarray, "token width"]]:
     """One forward's activations, as they are stored."""
-    seen: dict[Site, Tensor] = {}
-
-    def take(site: Site, x: Tensor) -> Tensor:
-        seen[site] = x
-        if len(seen) == len(sites):
-            raise _Enough
-        return x
-
-    with suppress(_Enough):
-        model.run(prompts, [Edit(site, function=partial(take, site)) for site in sites], logits="none")
+    seen = run_until(model, prompts, sites)
     keep = prompts.mask.clone()
     keep[:, : store.skip] = False
     dtype = getattr(torch, store.dtype)

@@ -1,27 +1,39 @@
 """The command line: each word is a function of the library, and each run writes one folder."""
 
-import json
 import logging
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import numpy as np
 import typer
 
+from interp.cli_features import features
+from interp.cli_parts import (
+    Ablation,
+    Kinds,
+    Metrics,
+    Model,
+    Out,
+    Pairs,
+    Seed,
+    Steps,
+    TaskName,
+    TaskOptions,
+    Way,
+    Where,
+    build_task,
+    find_circuit,
+    where,
+)  # fmt: skip
 from interp.errors import InterpError, ModelError, OptionError, check_choice
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Which parts of a transformer carry a behaviour: exact patching, circuits, and how good they are.",
 )  # fmt: skip
-
-Out = Annotated[Path, typer.Option("--out", help="Folder for the run; replaced if an earlier run made it.")]
-Model = Annotated[str, typer.Argument(help="A name (see `interp models`), a folder, a .gguf file, or a hub id.")]
-Seed = Annotated[int, typer.Option(help="Seed of prompts and draws.")]
+app.add_typer(features, name="features")
 
 
 def main() -> None:
@@ -75,17 +87,6 @@ def _model_or_embedded(name: str) -> Any:
         return interp.load("embedded")
 
 
-TaskName = Annotated[str, typer.Argument(help="A behaviour (see `interp tasks`), or a JSONL/CSV file of prompts.")]
-Kinds = Annotated[str, typer.Option(help="Site kinds, separated by commas.")]
-Where = Annotated[str, typer.Option(help="all, each, or role names separated by commas.")]
-Way = Annotated[str, typer.Option(help="denoising, noising or both.")]
-Ablation = Annotated[str, typer.Option(help="counterfactual, zero, mean, mean_by_position or resample.")]
-Metrics = Annotated[str, typer.Option(help="Metrics separated by commas; the task's own by default.")]
-Pairs = Annotated[int, typer.Option(help="Prompt pairs.", min=1)]
-TaskOptions = Annotated[str, typer.Option(help='Options of the task as JSON, such as {"corruption": "abc"}.')]
-Steps = Annotated[int, typer.Option(help="Points of an integrated gradient.", min=1)]
-
-
 @app.command("patch")
 def patch_command(
     model: Model,
@@ -108,11 +109,11 @@ def patch_command(
 
     def found(hooked: Any, built: Any) -> Any:
         return interp.patch(
-            hooked, built, nodes.split(","), positions=_where(positions), direction=direction, ablation=ablation,  # type: ignore[arg-type]
+            hooked, built, nodes.split(","), positions=where(positions), direction=direction, ablation=ablation,  # type: ignore[arg-type]
             metrics=metric.split(",") if metric else (), window=window, seed=seed,
         )  # fmt: skip
 
-    _find("patch", config, found, out)
+    find_circuit("patch", config, found, out)
 
 
 @app.command("attribute")
@@ -139,14 +140,14 @@ def attribute_command(
 
     def found(hooked: Any, built: Any) -> Any:
         circuit = interp.attribute(
-            hooked, built, nodes.split(","), positions=_where(positions), method=method, direction=direction,  # type: ignore[arg-type]
+            hooked, built, nodes.split(","), positions=where(positions), method=method, direction=direction,  # type: ignore[arg-type]
             ablation=ablation, metrics=metric.split(",") if metric else (), steps=steps, seed=seed,
         )  # fmt: skip
         for name in [name for name, score in circuit.scores.items() if verify and score.header.signed]:
             circuit = interp.verify(hooked, built, circuit, verify, by=name, rank="absolute", seed=seed)
         return circuit
 
-    _find("attribute", config, found, out)
+    find_circuit("attribute", config, found, out)
 
 
 @app.command("edges")
@@ -186,7 +187,7 @@ def edges_command(
             circuit = interp.attribute_edges(hooked, built, method=method, steps=steps, **given)  # type: ignore[arg-type]
         return interp.grow(circuit, keep, next(iter(circuit.scores)), rank="absolute")
 
-    _find("edges", config, found, out)
+    find_circuit("edges", config, found, out)
 
 
 @app.command("gate")
@@ -228,7 +229,7 @@ def gate_command(
         typer.echo(str(interp.modularity(circuit)))
         return circuit
 
-    _find("gate", config, found, out)
+    find_circuit("gate", config, found, out)
     shutil.rmtree(kept, ignore_errors=True)
 
 
@@ -249,57 +250,12 @@ def evaluate_command(
 
     loaded = interp.load_circuit(circuit)
     hooked = interp.load(model)
-    built = _task(task, hooked.tokenizer, n, seed, options)
+    built = build_task(task, hooked.tokenizer, n, seed, options)
     for judge in (interp.faithfulness, interp.necessity):
         judged = judge(hooked, built, loaded, metric=metric or None, ablation=ablation, random=random, seed=seed)
         typer.echo(str(judged))
         if judged.outside:
             typer.echo(f"  ran as it is: {', '.join(judged.outside[:4])}{' ...' if len(judged.outside) > 4 else ''}")
-
-
-def _where(positions: str) -> Any:
-    return positions if positions in ("all", "each") else positions.split(",")
-
-
-def _find(command: str, config: dict[str, Any], find: Callable[[Any, Any], Any], out: Path) -> None:
-    """Load model and task, run a method, and write its circuit, page and table into a folder."""
-    import interp
-    from interp.run_folder import run_folder
-    from interp.view import view
-
-    with run_folder(out, {"command": command, **config}) as folder:
-        hooked = interp.load(config["model"])
-        built = _task(config["task"], hooked.tokenizer, config["n"], config["seed"], config["options"])
-        circuit = find(hooked, built)
-        over = "edges" if len(circuit.edges) else "nodes"
-        interp.save_circuit(circuit, folder / "circuit")
-        circuit.frame(over).to_csv(folder / f"{over}.csv")
-        view(circuit, folder / "circuit.html", tokens=built.clean.tokens[0] if built.clean.tokens else ())
-    _echo_leaders(circuit, over)
-    typer.echo(f"Wrote {out}: circuit.html, {over}.csv, circuit/.")
-
-
-def _task(name: str, tokenizer: Any, n: int, seed: int, options: str) -> Any:
-    from interp.tasks import from_file, task
-
-    try:
-        given = json.loads(options)
-    except ValueError as error:
-        raise OptionError(
-            f'--options {options!r} is no JSON ({error}); write for example {{"corruption": "abc"}}.'
-        ) from error
-    if Path(name).suffix in (".jsonl", ".csv", ".json"):
-        return from_file(name, tokenizer, **given)[:n]
-    return task(name, tokenizer, n=n, seed=seed, **given)
-
-
-def _echo_leaders(circuit: Any, over: str, count: int = 8) -> None:
-    for name, score in circuit.scores.items():
-        typer.echo(f"{name} ({score.header.unit or 'metric units'}), highest:")
-        table = circuit.frame(over).where(~np.isnan(score.values))
-        for row in table.sort(name, descending=True).head(count).rows():
-            member = row["node"] if over == "nodes" else f"{row['source']} -> {row['destination']}"
-            typer.echo(f"  {member:<40} {row[name]:+.4g}")
 
 
 @app.command("models")

@@ -2,9 +2,9 @@
 
     estimate(f_i) = g . v_i (f~_i - f_i),    estimate(error) = g . (error~ - error),    g a gradient at x
 
-with f~, error~ the ablated values (`interp.feature_values`) and x~ = decode(f~) + error~. AtP takes g at x; an integrated
-gradient (IG) is the mean over points x + t (x~ - x) of the straight line, on which all features, the error term and all
-positions of one site move together while later sites are computed anew. Decoders are affine, so a straight line in
+with f~, error~ the ablated values (`interp.feature_values`) and x~ = decode(f~) + error~. AtP takes g at x; integrated
+gradients (IG) take its mean over points x + t (x~ - x) of the straight line, on which all features, the error term and
+all positions of one site move together while later sites are computed anew. Decoders are affine, so a straight line in
 features is one in x: no dictionary is differentiated, and memory is that of activations, not of features.
 
     rule        points t of N steps             ends
@@ -131,7 +131,7 @@ def feature_batches(search: FeatureSearch) -> Iterator[FeatureBatch]:
 
 
 def feature_gradient(batch: FeatureBatch, one: FeatureSite) -> Float[Tensor, "prompt pos d"]:
-    """The gradient that a site's estimates use: in the base run (AtP), or its mean on the way to the ablated one (IG)."""
+    """The gradient that a site's estimates use: in the base run (AtP), or its mean on the way to the other (IG)."""
     search, site = batch.search, one.featurizer.site
     if search.method == "atp":
         return batch.gradients[site]

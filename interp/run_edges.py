@@ -12,9 +12,7 @@ Source: the edge view of Syed et al. 2023 (arXiv 2310.10348) and Hanna et al. 20
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -24,21 +22,18 @@ from torch import Tensor
 from interp.errors import CircuitError, ModelError, OptionError
 from interp.frozen_norm import tolerance
 from interp.graph import Graph
-from interp.intervention import Edit, Patch
+from interp.intervention import Patch
 from interp.metrics import Metric
 from interp.models.base import HookedModel
 from interp.models.runs import Run
 from interp.run_circuit import CircuitRuns
+from interp.run_until import run_until
 from interp.scoring import Scorer, checked_metrics, clean_reference
 from interp.site import Site
 from interp.sources import Direction, base_and_source, directions_of
 from interp.tasks.base import Task
 from interp.tokens import Prompts, batches, by_length
 from interp.written import heads_written, written, written_sites
-
-
-class _Enough(Exception):  # noqa: N818 - no error: ends a forward pass once all that is wanted of it is known
-    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,16 +319,5 @@ def block_values(
     model: HookedModel, prompts: Prompts, layer: int, changes: Sequence[Patch], kinds: Sequence[str]
 ) -> dict[Site, Tensor]:
     """Activations of one block on given residuals; what comes after the last of them is not run."""
-    found: dict[Site, Tensor] = {}
-
-    def take(site: Site, x: Tensor) -> Tensor:
-        found[site] = x.clone()
-        if len(found) == len(kinds):
-            raise _Enough
-        return x
-
-    sites = [Site(kind, layer) for kind in kinds]
-    edits = [Edit(site, function=partial(take, site)) for site in sites]
-    with model.block_alone(layer), suppress(_Enough):
-        model.run(prompts, [*changes, *edits], logits="none")
-    return found
+    with model.block_alone(layer):
+        return run_until(model, prompts, [Site(kind, layer) for kind in kinds], changes)

@@ -39,7 +39,7 @@ def contexts(
     pieces = [piece for text in texts if text for piece in _pieces(tokenizer, text, length, shortest, one_a_text)]
     if not pieces:
         raise PromptError(f"no text has {shortest} tokens or more; give longer texts or a smaller length.")
-    order = np.arange(len(pieces))
+    order = np.random.default_rng(seed).permutation(len(pieces))
     if tokens is not None:
         reached = np.cumsum([len(pieces[place]) for place in order])
         order = order[: int(np.searchsorted(reached, tokens)) + 1]

@@ -16,6 +16,8 @@ import torch
 import interp
 from interp.feature_edges import Chosen, chosen, edge_weights
 from interp.feature_effects import FeatureBatch
+from interp.feature_nodes import FeatureSite
+from interp.feature_values import Split
 from interp.featurizers.base import flat
 from interp.segments import segments
 
@@ -66,7 +68,12 @@ def _dictionary(model: interp.HookedModel, site: str, seed: int) -> interp.Dicti
     n = 4 * d
     encoder, decoder = (torch.randn(*shape, generator=generator) / d**0.5 for shape in ((d, n), (n, d)))
     return interp.Dictionary(
-        site, skip=int(model.has_sink), encoder=encoder, bias=torch.zeros(n), decoder=decoder, decoder_bias=torch.zeros(d)
+        site,
+        skip=int(model.has_sink),
+        encoder=encoder,
+        bias=torch.zeros(n),
+        decoder=decoder,
+        decoder_bias=torch.zeros(d),
     )
 
 
@@ -112,7 +119,10 @@ def _looped(batch: FeatureBatch, own: list[Chosen]) -> dict:
     return total
 
 
-def _add(total: dict, pair: tuple, row: int, up: object, own: list, batch: object, change: object, w: torch.Tensor) -> None:
+def _add(
+    total: dict, pair: tuple, row: int, up: FeatureSite, own: list[Chosen], batch: FeatureBatch, change: Split,
+    w: torch.Tensor,
+) -> None:  # fmt: skip
     nodes = own[pair[0]]
     sums = total.setdefault(pair, torch.zeros(len(own[pair[1]].nodes), len(nodes.nodes)))
     each = (w @ up.featurizer.directions(nodes.units).T) * change.features[..., nodes.units]

@@ -30,7 +30,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from interp.activation_store import ActivationStore
-from interp.errors import OptionError, check_choice, require
+from interp.errors import InterpWarning, OptionError, check_choice, require
 from interp.featurizers.dictionary import Dictionary
 from interp.featurizers.foreign import from_sae_lens
 from interp.site import Site
@@ -127,6 +127,8 @@ def train_dictionary(
         SiteError: a site that is not stored.
         OptionError: options outside their range, activations that are all 0.
         MissingExtraError: sae-lens is not installed.
+
+    Warns (InterpWarning) when a jumprelu ends with less than half or more than twice of k.
     """
     site, data = Site.parse(site), store.site(site)
     check_choice("kind", kind, get_args(Kind))
@@ -156,6 +158,8 @@ def train_dictionary(
         sae.fold_activation_norm_scaling_factor(scale)
         sae.fold_W_dec_norm()
         parts = _parts(sae.to("cpu"), str(site))
+    if kind == "jumprelu" and not plan.k / 2 <= losses["l0"] <= 2 * plan.k:  # type: ignore[operator]
+        warnings.warn(_far_from_k(plan, site, losses["l0"]), InterpWarning, stacklevel=2)
     described = {
         "text": store.text, "model": asdict(store.model), **asdict(plan), "scale": scale, "losses": losses,
         "sae_lens": lens.__version__,
@@ -185,6 +189,13 @@ def _check(plan: _Plan, has_k: bool) -> None:
     ]
     if faults:
         raise OptionError("; ".join(faults) + ".")
+
+
+def _far_from_k(plan: _Plan, site: Site, l0: float) -> str:
+    return (
+        f"the jumprelu dictionary of {site} has {l0:.0f} features active at a token, k={plan.k} was asked for: "
+        f"{plan.steps} updates did not move its thresholds there; give more tokens, a larger lr, or kind='batchtopk'."
+    )
 
 
 def _moments(data: np.memmap, site: Site) -> tuple[Float64[Tensor, " width"], float]:

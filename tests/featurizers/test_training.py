@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from interp.activation_store import ActivationStore, harvest
-from interp.errors import MissingExtraError, OptionError, SiteError
+from interp.errors import InterpWarning, MissingExtraError, OptionError, SiteError
 from interp.featurizers import training
 from interp.featurizers.files import load_dictionary, save_dictionary
 from interp.featurizers.training import train_dictionary
@@ -112,6 +112,11 @@ def test_a_short_runs_threshold_keeps_as_many_features_as_its_batches_did(store)
     x = torch.from_numpy(np.array(store.site(SITE)))
     made = train_dictionary(store, SITE, k=ACTIVE, features=64, tokens=60 * 256, batch=256, lr=3e-3, progress=False)
     assert made.select == "gate" and (made.encode(x) != 0).sum(1).float().mean() == pytest.approx(ACTIVE, abs=1.0)
+
+
+def test_a_jumprelu_that_did_not_come_near_k_is_told(store):
+    with pytest.warns(InterpWarning, match=r"has \d\d features active at a token, k=3 was asked for: 10 updates"):
+        train_dictionary(store, SITE, kind="jumprelu", k=ACTIVE, tokens=2_560, batch=256, progress=False)
 
 
 def test_one_seed_gives_one_dictionary_whatever_the_global_one(store):

@@ -447,10 +447,11 @@ def test_mistakes_are_named_before_anything_runs():
     model, given = hooked("llama"), task()
     one = random_dictionary(model, "resid_post[1]", dtype=torch.float32)
     narrow = random_dictionary(hooked("gpt2"), "resid_post[1]", dtype=torch.float32)
+    beyond = replace(one, site=Site("resid_post", 7), reads=None)
     cases = [
         (lambda: attribute_features(model, given, []), OptionError, "an empty list"),
         (lambda: attribute_features(model, given, [one, one]), OptionError, r"site resid_post\[1\] has 2 featurizers"),
-        (lambda: attribute_features(model, given, [replace(one, site=Site("resid_post", 7), reads=None)]), SiteError, "layer out of range"),
+        (lambda: attribute_features(model, given, [beyond]), SiteError, "layer out of range"),
         (lambda: attribute_features(model, given, [one], rule="left"), OptionError, "midpoint"),
         (lambda: attribute_features(model, given, [one], steps=0), OptionError, "steps=0"),
         (lambda: attribute_features(model, given, [one], metric="kl", method="atp"), MetricError, "zero gradient"),
