@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from interp.circuit_ops import prune as prune
     from interp.circuit_ops import threshold as threshold
     from interp.circuit_ops import top_n as top_n
+    from interp.cluster_search import circuit_overlap as circuit_overlap
+    from interp.cluster_search import cluster_circuits as cluster_circuits
+    from interp.clusters import choose_n_clusters as choose_n_clusters
+    from interp.clusters import cluster as cluster
+    from interp.clusters import cluster_stability as cluster_stability
     from interp.curves import circuit_areas as circuit_areas
     from interp.curves import faithfulness_curve as faithfulness_curve
     from interp.errors import InterpError as InterpError
@@ -60,6 +65,7 @@ if TYPE_CHECKING:
     from interp.gate_validation import compare_rankings as compare_rankings
     from interp.gate_validation import head_rankings as head_rankings
     from interp.gate_validation import mediation_agreement as mediation_agreement
+    from interp.gradient_vectors import Projection as Projection
     from interp.intervention import Add as Add
     from interp.intervention import Edit as Edit
     from interp.intervention import Mean as Mean
@@ -90,6 +96,7 @@ if TYPE_CHECKING:
     from interp.models.runs import Shape as Shape
     from interp.nodes import Node as Node
     from interp.nodes import Nodes as Nodes
+    from interp.predicted import predicted_contexts as predicted_contexts
     from interp.readouts import attention_patterns as attention_patterns
     from interp.readouts import direct_logit_attribution as direct_logit_attribution
     from interp.readouts import logit_lens as logit_lens
@@ -105,9 +112,11 @@ if TYPE_CHECKING:
     from interp.tasks import task as task
     from interp.text import contexts as contexts
     from interp.tokens import Prompts as Prompts
+    from interp.vectors import context_vectors as context_vectors
     from interp.verification import bound_missed as bound_missed
     from interp.verification import verify as verify
     from interp.view.cards import view_cards as view_cards
+    from interp.view.clusters import view_clusters as view_clusters
 
 _WHERE = {
     "interp.activation_store": "ActivationStore harvest",
@@ -119,6 +128,8 @@ _WHERE = {
     "interp.circuit_export": "to_graphml to_networkx",
     "interp.circuit_files": "load_circuit save_circuit",
     "interp.circuit_ops": "bar_errors grow prune threshold top_n",
+    "interp.cluster_search": "circuit_overlap cluster_circuits",
+    "interp.clusters": "choose_n_clusters cluster cluster_stability",
     "interp.curves": "circuit_areas faithfulness_curve",
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
@@ -132,6 +143,7 @@ _WHERE = {
     "interp.gate_settings": "FitEngine GateSettings",
     "interp.gate_transfer": "leave_one_out",
     "interp.gate_validation": "Baselines ablation_curve compare_rankings head_rankings mediation_agreement",
+    "interp.gradient_vectors": "Projection",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
     "interp.mediation": "mediate",
     "interp.methods.acdc": "acdc",
@@ -148,6 +160,7 @@ _WHERE = {
     "interp.models.families": "Point SiteMap",
     "interp.models.load": "load",
     "interp.nodes": "Node Nodes",
+    "interp.predicted": "predicted_contexts",
     "interp.readouts": "attention_patterns direct_logit_attribution logit_lens",
     "interp.recall": "auroc roc_curve",
     "interp.run_circuit": "run_circuits",
@@ -157,8 +170,10 @@ _WHERE = {
     "interp.tasks": "Pair Task make_task task",
     "interp.text": "contexts",
     "interp.tokens": "Prompts",
+    "interp.vectors": "context_vectors",
     "interp.verification": "bound_missed verify",
     "interp.view.cards": "view_cards",
+    "interp.view.clusters": "view_clusters",
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names.split()}
 

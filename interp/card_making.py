@@ -69,6 +69,11 @@ def feature_cards(
         raise OptionError(f"effects are given for {strange[:3]}, of which no card is made{hint}; leave them out.")
     checked = model.check_prompts(prompts)
     name = _namer(model.tokenizer)
+    gap = _gap(model.tokenizer, checked.rows()[0], name)
+
+    def in_text(token: int) -> str:
+        return gap + name(token)
+
     cards = []
     for (one, own), seen in zip(wanted, _watched(model, wanted, checked, batch, progress), strict=True):
         lenses = _lenses(model, one, own, tokens, name)
@@ -81,7 +86,7 @@ def feature_cards(
                     unit,
                     **statistics(seen.values[:, column]),
                     **lens,
-                    contexts=contexts(seen, column, checked, top, window, name),
+                    contexts=contexts(seen, column, checked, top, window, in_text),
                     top_tokens=top_tokens(seen, column, tokens, at_least, name),
                     effect=None if effect is None or np.isnan(effect) else float(effect),
                 )  # fmt: skip
@@ -239,3 +244,11 @@ def _namer(tokenizer: Any) -> Namer:
         return str(token) if tokenizer is None else token_strings(tokenizer, [token])[0]
 
     return name
+
+
+def _gap(tokenizer: Any, ids: Sequence[int], name: Namer) -> str:
+    """What stands between tokens in running text: nothing where they carry their own spaces."""
+    if tokenizer is None:
+        return " "
+    joined = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+    return " " if len(joined) > sum(len(name(token)) for token in ids) else ""

@@ -1,7 +1,8 @@
 """A feature circuit for each cluster of contexts.
 
-Each circuit is `feature_circuit` on up to `most` contexts of a cluster: effects on log p(answer), so that positive helps
-the prediction; everything ablated to zero, as there are no counterparts; positions together, as there is no template.
+Each circuit is `feature_circuit` on up to `most` contexts of a cluster: effects on log p(answer), so that positive
+helps the prediction; features ablated to zero, as there are no counterparts; positions together, as there is no
+template.
 
 With a folder, each finished circuit is saved there, and a search that was interrupted goes on: what is there is read,
 the rest is made. A hash of everything that decides the result keeps different searches out of one folder.
@@ -34,7 +35,7 @@ from interp.predicted import Contexts
 
 SETTINGS = "settings.json"
 FIXED = ("ablation", "positions", "metric", "direction")
-WITHOUT_EFFECT = ("progress",)  # on the result
+WITHOUT_EFFECT = ("progress", "batch")  # on the result, rounding apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,14 +104,18 @@ def cluster_circuits(
     if place is not None:
         _claim(place, _settings(model, contexts, rows, given, options))
     found = []
-    with tqdm(rows.items(), disable=None if options.get("progress", True) else True, desc="clusters", leave=False) as bar:
+    with tqdm(
+        rows.items(), disable=None if options.get("progress", True) else True, desc="clusters", leave=False
+    ) as bar:
         for number, chosen in bar:
             kept = None if place is None else place / f"cluster-{number}"
             if kept is not None and (kept / "circuit.json").exists():
                 circuit = load_circuit(kept)
             else:
                 task = contexts[chosen].task(f"cluster {number}")
-                made = feature_circuit(model, task, given, ablation="zero", positions="all", metric="logprob", **options)
+                made = feature_circuit(
+                    model, task, given, ablation="zero", positions="all", metric="logprob", **options
+                )
                 circuit = replace(made, tensors={})
                 if kept is not None:
                     save_circuit(circuit, kept)
@@ -182,7 +187,7 @@ def _claim(folder: Path, settings: str) -> None:
                 f"{folder} holds circuits of another model, other contexts, clusters, featurizers or options; delete "
                 "it, or name another folder."
             )
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and any(not one.name.startswith(".") for one in folder.iterdir()):
         raise FileError(f"{folder} is not empty and holds no cluster circuits; name another folder.")
     else:
         with replacing(path) as temporary:

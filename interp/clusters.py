@@ -3,7 +3,7 @@
     spectral           normalised cuts of the graph with weights 1 - arccos(cos) / pi
     spherical_kmeans   centres of length 1 that maximise the sum of cosines to the own centre
 
-Ordinary k-means on vectors of length 1 is another algorithm: a tight group's centre is longer there and draws others in.
+Ordinary k-means on vectors of length 1 is another algorithm: a tight group's centre is longer and draws others in.
 
 All cosines of mean vectors are sums, so quality costs one product of contexts and clusters, never one of all pairs:
 with s_c the sum of a cluster's n unit vectors u, the mean cosine of u with it is u . s_c / n (its own pair left out),

@@ -101,7 +101,7 @@ def context_vectors(
     if kind == "gradients":
         projection = projection or Projection()
         values = gradient_vectors(model, task, projection, batch=batch, progress=progress)
-        told = {"width": projection.width, "nonzeros": projection.nonzeros, "seed": projection.seed}
+        told: dict[str, Any] = {"width": projection.width, "nonzeros": projection.nonzeros, "seed": projection.seed}
         return ContextVectors(values, kind, told)
     given = checked_featurizers(model, featurizers)
     task, places = _with_last(task, last)
@@ -124,7 +124,7 @@ def _with_last(task: Task, last: int | None) -> tuple[Task, Any]:
 
 def _effects(
     model: HookedModel, task: Task, sites: Sequence[FeatureSite], steps: int, batch: int
-) -> Iterator[list[Float[Tensor, "context coordinate"]]]:
+) -> Iterator[list[Float[Tensor, "context _"]]]:
     """Batch by batch, each site's signed scores, as `attribute_features` gives them."""
     given = [one.featurizer for one in sites]
     values = ablated(model, task, given, "zero", "noising", 0)
@@ -137,7 +137,7 @@ def _effects(
 @torch.no_grad()
 def _activations(
     model: HookedModel, task: Task, sites: Sequence[FeatureSite], batch: int
-) -> Iterator[list[Float[Tensor, "context coordinate"]]]:
+) -> Iterator[list[Float[Tensor, "context _"]]]:
     """Batch by batch, each site's features."""
     wanted = list(dict.fromkeys(one.featurizer.reads for one in sites))
     for rows in batches(len(task), batch):

@@ -17,7 +17,7 @@ FLOORS = [
     "run_edges edge_effects known joint_effects welch recall rankings gate_runs gate_stage gate_fit gate_classes "
     "gate_settings run_until",
     "methods",
-    "verification mediation gate_validation gate_transfer",
+    "verification mediation gate_validation gate_transfer predicted gradient_vectors vectors clusters cluster_search",
     "evaluate curves readouts card_parts card_making",
     "view run_folder demo cli cli_parts cli_features",
 ]

@@ -17,6 +17,8 @@ head_rankings compare_rankings Baselines leave_one_out FitEngine gate_strengths 
 pretrained_dictionary coordinates orthonormal principal_components Dictionary Featurizer harvest ActivationStore
 train_dictionary dictionary_quality with_quality contexts FeatureCard save_cards load_cards feature_cards
 circuit_cards view_cards attribute_features feature_circuit bar_errors from_layer connect_features error_shares
+predicted_contexts context_vectors Projection cluster choose_n_clusters cluster_stability cluster_circuits
+circuit_overlap view_clusters
 """.split()
 
 

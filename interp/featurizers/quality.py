@@ -96,6 +96,13 @@ class QualityCard:
         """Whether it is fit to find circuits with; `faults` says why not."""
         return not self.faults
 
+    def __str__(self) -> str:
+        verdict = "acceptable" if self.acceptable else "; ".join(self.faults)
+        return (
+            f"{self.site}: {self.features} features, L0 {self.l0:.1f}, explained variance "
+            f"{self.explained_variance:.3f}, CE recovered {self.ce_recovered:.3f}, dead {self.dead:.1%} of {self.tokens:,} tokens ({verdict})"
+        )
+
     def values(self) -> dict[str, Any]:
         """All numbers and the verdict, as JSON values; a number that is not defined is None."""
         found = {**asdict(self), "ce_recovered": self.ce_recovered, "faults": self.faults}

@@ -146,11 +146,20 @@ def best_first(circuit: Circuit, column: Column) -> Int[np.ndarray, " ranked"]:
 
 
 def row_names(circuit: Circuit, over: str, rows: Int[np.ndarray, " row"]) -> list[str]:
-    """Nodes as their texts; edges as source -> destination."""
+    """Nodes as their texts, without the featurizer where the site has but one; edges as source -> destination."""
     nodes, edges = circuit.nodes, circuit.edges
+    kinds = np.unique(np.stack([nodes.kind, nodes.layer, nodes.featurizer], 1), axis=0)
+    sites, count = np.unique(kinds[:, :2], axis=0, return_counts=True)
+    alone = {tuple(site) for site in sites[count == 1].tolist()}
+
+    def name(row: int) -> str:
+        is_clear = (int(nodes.kind[row]), int(nodes.layer[row])) in alone
+        return str(nodes[row]._replace(featurizer=None) if is_clear else nodes[row])
+
     if over == "nodes":
-        return [str(nodes[row]) for row in rows]
-    return [f"{nodes[edges.source[row]]} → {nodes[edges.destination[row]]}" for row in rows]
+        return [name(row) for row in rows.tolist()]
+    ends = zip(edges.source[rows].tolist(), edges.destination[rows].tolist(), strict=True)
+    return [f"{name(source)} → {name(destination)}" for source, destination in ends]
 
 
 def _column(circuit: Circuit, name: str, over: str) -> Column:
