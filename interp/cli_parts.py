@@ -40,12 +40,13 @@ def find_circuit(command: str, config: dict[str, Any], find: Callable[[Any, Any]
         hooked = interp.load(config["model"])
         built = build_task(config["task"], hooked.tokenizer, config["n"], config["seed"], config["options"])
         circuit = find(hooked, built)
-        over = "edges" if len(circuit.edges) else "nodes"
+        scored = sorted({score.over for score in circuit.scores.values()})
         interp.save_circuit(circuit, folder / "circuit")
-        circuit.frame(over).to_csv(folder / f"{over}.csv")
+        for over in scored:
+            circuit.frame(over).to_csv(folder / f"{over}.csv")
         view(circuit, folder / "circuit.html", tokens=built.clean.tokens[0] if built.clean.tokens else ())
-    echo_leaders(circuit, over)
-    typer.echo(f"Wrote {out}: circuit.html, {over}.csv, circuit/.")
+    echo_leaders(circuit)
+    typer.echo(f"Wrote {out}: circuit.html, {''.join(f'{over}.csv, ' for over in scored)}circuit/.")
 
 
 def build_task(name: str, tokenizer: Any, n: int, seed: int, options: str) -> Any:
@@ -63,10 +64,11 @@ def build_task(name: str, tokenizer: Any, n: int, seed: int, options: str) -> An
     return task(name, tokenizer, n=n, seed=seed, **given)
 
 
-def echo_leaders(circuit: Any, over: str, count: int = 8) -> None:
+def echo_leaders(circuit: Any, count: int = 8) -> None:
     """Say the highest rows of each score."""
     for name, score in circuit.scores.items():
         typer.echo(f"{name} ({score.header.unit or 'metric units'}), highest:")
+        over = score.over
         table = circuit.frame(over).where(~np.isnan(score.values))
         for row in table.sort(name, descending=True).head(count).rows():
             member = row["node"] if over == "nodes" else f"{row['source']} -> {row['destination']}"

@@ -97,7 +97,9 @@ def cluster_circuits(
         raise OptionError(f"{len(clusters.labels)} contexts were clustered, {len(contexts)} are given; give the same.")
     wanted = [int(number) for number in np.flatnonzero(clusters.quality["size"] >= smallest)]
     if not wanted:
-        raise OptionError(f"no cluster has smallest={smallest} contexts; the largest {clusters.quality['size'].max()}.")
+        raise OptionError(
+            f"no cluster has smallest={smallest} contexts; the largest has {clusters.quality['size'].max()}."
+        )
     given = checked_featurizers(model, featurizers)
     rows = {number: _drawn(clusters, number, most, seed) for number in wanted}
     place = None if folder is None else Path(folder)

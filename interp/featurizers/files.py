@@ -128,9 +128,12 @@ def pretrained_dictionary(
 
 
 def check_origin(model: HookedModel, dictionary: Dictionary) -> None:
-    """Warn when a dictionary says that it was trained on a model of another name."""
+    """Warn when a dictionary says that it was trained on a model of another name or with other weights."""
     trained, given = dictionary.description.get("model"), model.identity.name
-    if trained and given != "in-memory" and _plain(trained) != _plain(given):
+    weights, own = dictionary.description.get("weights"), model.identity.fingerprint
+    if weights and own and weights == own:
+        return
+    if isinstance(trained, str) and given != "in-memory" and (_plain(trained) != _plain(given) or (weights and own)):
         warnings.warn(
             f"{dictionary} was trained on {trained}, the model is {given}; its features mean little there unless one "
             "is a copy of the other.",

@@ -98,10 +98,9 @@ class QualityCard:
 
     def __str__(self) -> str:
         verdict = "acceptable" if self.acceptable else "; ".join(self.faults)
-        return (
-            f"{self.site}: {self.features} features, L0 {self.l0:.1f}, explained variance "
-            f"{self.explained_variance:.3f}, CE recovered {self.ce_recovered:.3f}, dead {self.dead:.1%} of {self.tokens:,} tokens ({verdict})"
-        )
+        found = f"L0 {self.l0:.1f}, explained variance {self.explained_variance:.3f}, CE recovered {self.ce_recovered:.3f}"
+        seen = f"dead {self.dead:.1%} of {self.tokens:,} tokens"
+        return f"{self.site}: {self.features} features, {found}, {seen} ({verdict})"
 
     def values(self) -> dict[str, Any]:
         """All numbers and the verdict, as JSON values; a number that is not defined is None."""

@@ -161,8 +161,8 @@ def train_dictionary(
     if kind == "jumprelu" and not plan.k / 2 <= losses["l0"] <= 2 * plan.k:  # type: ignore[operator]
         warnings.warn(_far_from_k(plan, site, losses["l0"]), InterpWarning, stacklevel=2)
     described = {
-        "text": store.text, "model": asdict(store.model), **asdict(plan), "scale": scale, "losses": losses,
-        "sae_lens": lens.__version__,
+        "text": store.text, "model": store.model.name, "weights": store.model.fingerprint, **asdict(plan),
+        "scale": scale, "losses": losses, "sae_lens": lens.__version__,
     }  # fmt: skip
     return Dictionary(site, skip=store.skip, description=described, **parts)
 

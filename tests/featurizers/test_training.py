@@ -80,7 +80,7 @@ def test_it_is_a_dictionary_of_the_site_that_says_how_it_was_made(store, tmp_pat
     made = train_dictionary(store, SITE, k=ACTIVE, seed=5, tokens=2_700, batch=256, progress=False)
     assert (str(made.site), made.reads, made.skip, made.n_features) == (SITE, made.site, 1, 4 * WIDTH)
     told = made.description
-    assert told["model"] == {"name": "planted", "revision": "", "fingerprint": "ab"}
+    assert (told["model"], told["weights"]) == ("planted", "ab")
     assert (told["text"], told["kind"], told["k"], told["seed"]) == ("planted features", "batchtopk", ACTIVE, 5)
     assert told["lr"] == 1e-3 and told["tokens"] == 2_700 and told["sae_lens"].startswith("6.")
     assert set(told["losses"]) == {"mse_loss", "auxiliary_reconstruction_loss", "l0"}
