@@ -98,7 +98,8 @@ class QualityCard:
 
     def __str__(self) -> str:
         verdict = "acceptable" if self.acceptable else "; ".join(self.faults)
-        found = f"L0 {self.l0:.1f}, explained variance {self.explained_variance:.3f}, CE recovered {self.ce_recovered:.3f}"
+        found = f"L0 {self.l0:.1f}, explained variance {self.explained_variance:.3f}"
+        found += f", CE recovered {self.ce_recovered:.3f}"
         seen = f"dead {self.dead:.1%} of {self.tokens:,} tokens"
         return f"{self.site}: {self.features} features, {found}, {seen} ({verdict})"
 
