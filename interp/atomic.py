@@ -1,10 +1,21 @@
-"""Files that are whole or not there: written under a temporary name, then renamed into place."""
+"""Files that are whole or not there: written under a temporary name, then renamed into place; read with one error."""
 
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
+
+from safetensors import SafetensorError
+
+from interp.errors import FileError
+
+_DAMAGE = (
+    SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, RecursionError,
+    RuntimeError,
+)  # fmt: skip
+"""What readers of JSON, safetensors and torch files raise over bytes that are not what they should be."""
 
 
 @contextmanager
@@ -34,3 +45,19 @@ def replacing(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def one_error(path: Path, what: str) -> Iterator[None]:
+    """Turn whatever a bad file makes its readers raise into one `FileError`; `what` says what it should hold."""
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"cannot read {what} at {path}: {error}; check the path and its permissions.") from error
+    except UnpicklingError as error:
+        raise FileError(f"{path} holds more than tensors, or is damaged; it is not opened: {error}") from error
+    except _DAMAGE as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise FileError(f"{path} is damaged ({reason}); restore it from a copy, or make it anew.") from error

@@ -9,17 +9,16 @@ Neither torch nor pickle is involved. A damaged, truncated, foreign or too large
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from interp.atomic import replacing
+from interp.atomic import one_error, replacing
 from interp.circuit import Attribute, Circuit, NamedTensor, Score, ScoreHeader
 from interp.edges import Edges
 from interp.errors import FileError
@@ -82,7 +81,7 @@ def load_circuit(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Circuit:
     path = Path(path)
     if path.name == "circuit.json":
         path = path.parent
-    with _faults_of(path):
+    with one_error(path, "a circuit"):
         arrays_file = path
         if path.is_file():
             _check_size(path, max_bytes)
@@ -114,7 +113,7 @@ class _Stored:
     sha256: str
 
     def __call__(self) -> np.ndarray:
-        with _faults_of(self.file):
+        with one_error(self.file, "a circuit"):
             with safe_open(self.file, framework="numpy") as file:
                 array = file.get_tensor(self.name)
             if _digest(array) != self.sha256:
@@ -233,20 +232,6 @@ def _stored(entries: Mapping[str, Any], file: Path) -> dict[str, _Stored]:
             if (part.get_dtype(), tuple(part.get_shape())) != (_DTYPES[array.dtype], array.shape):
                 raise ValueError(f"array {name!r} is {part.get_dtype()} {part.get_shape()}, not as the JSON says")
     return stored
-
-
-@contextmanager
-def _faults_of(path: Path) -> Iterator[None]:
-    """Turn whatever a bad file makes the readers raise into one `FileError`."""
-    try:
-        yield
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(f"cannot read a circuit at {path}: {error}; check the path and its permissions.") from error
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise FileError(f"{path} is damaged ({reason}); restore it from a copy, or make it anew.") from error
 
 
 def _check_size(file: Path, limit: int) -> None:

@@ -38,6 +38,7 @@ class Contexts:
         losses: -log p of the answer after the context, nats.
         origin: of each answer: number of its prompt among those given, and position there.
         answer_tokens: the answers as strings; empty when no tokenizer was at hand.
+        gap: what stands between tokens in running text: nothing where they carry their own spaces.
         dropped: how many were left out, by reason.
         parameters: how they were chosen, as JSON values.
         tokenizer_fingerprint: as in `Task`.
@@ -48,6 +49,7 @@ class Contexts:
     losses: Float[Tensor, " context"]
     origin: Int[Tensor, "context 2"]
     answer_tokens: tuple[str, ...] = ()
+    gap: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     tokenizer_fingerprint: str = ""
@@ -252,13 +254,24 @@ def _contexts(
 ) -> Contexts:  # fmt: skip
     """What was kept, as contexts."""
     answers = [rows[row][end] for row, end in kept]
+    prompts = from_ids([cut_from_left(rows[row][:end], length, bos) for row, end in kept], tokenizer=model.tokenizer)
     return Contexts(
-        from_ids([cut_from_left(rows[row][:end], length, bos) for row, end in kept], tokenizer=model.tokenizer),
+        prompts,
         torch.tensor(answers),
         torch.tensor(list(kept.values()), dtype=torch.float32),
         torch.tensor(list(kept)),
         tuple(token_strings(model.tokenizer, answers)) if model.tokenizer is not None else (),
+        _gap(model, prompts),
         options["dropped"],
         options,
         tokenizer_fingerprint(model.tokenizer),
     )
+
+
+def _gap(model: HookedModel, prompts: Prompts) -> str:
+    """A space where the longest context, decoded as a whole, is longer than its tokens one by one."""
+    if model.tokenizer is None:
+        return " "
+    row = int(prompts.lengths.argmax())
+    joined = model.tokenizer.decode(prompts.rows()[row], clean_up_tokenization_spaces=False)
+    return " " if len(joined) > sum(map(len, prompts.tokens[row])) else ""

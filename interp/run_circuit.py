@@ -109,7 +109,8 @@ def run_circuits(
         for chunk in np.split(pairs, range(rows, len(pairs), rows))
     ]
     measured = torch.cat(found, 1).reshape(len(chosen), len(kept), len(task))
-    return CircuitRuns(measured, _outside(model, task, places, len(universe.nodes)))
+    sizes = {one.key: one.n_features + 1 for one in used}
+    return CircuitRuns(measured, _outside(model, task, places, len(universe.nodes), sizes))
 
 
 def featurizers_of(model: HookedModel, circuit: Circuit, given: Sequence[Featurizer]) -> list[Featurizer]:
@@ -229,7 +230,9 @@ def _inner_shape(model: HookedModel, site: Site, width: int) -> tuple[int, ...]:
     return (sizes["kv_head" if "kv_head" in site.axes else "head"], units) if site.has_heads else (units,)
 
 
-def _outside(model: HookedModel, task: Task, places: Sequence[Cover], n_nodes: int) -> tuple[str, ...]:
+def _outside(
+    model: HookedModel, task: Task, places: Sequence[Cover], n_nodes: int, sizes: Mapping[str, int]
+) -> tuple[str, ...]:
     """Sublayers without a candidate, and sites that all candidates together cover only in part."""
     kinds = [kind for kind in SUBLAYERS if kind not in model.unavailable]
     touched = {cover.site for cover in places}
@@ -243,7 +246,8 @@ def _outside(model: HookedModel, task: Task, places: Sequence[Cover], n_nodes: i
     partly = []
     for cover in places:
         units = np.unique(np.concatenate([place.units for place in cover.places]))
-        whole = max(int(np.prod(_inner_shape(model, cover.site, width))), 1) if cover.featurizer is None else len(units)
+        shape = _inner_shape(model, cover.site, width)
+        whole = int(np.prod(shape)) if cover.featurizer is None else sizes[cover.featurizer]
         covered = all(
             cover.mask(everyone, [row], width, int(units.max()) + 1)[0][real[row]][:, units].all()
             for row in range(len(task))

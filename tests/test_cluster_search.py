@@ -29,8 +29,8 @@ def contexts() -> Contexts:
 def groups(sizes: tuple[int, ...] = (6, 5, 2, 1)) -> Clusters:
     """Clusters of these sizes, whose members stand far apart among the contexts."""
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    angles = 2.0 * labels + 0.02 * np.arange(len(labels)) * (1 + labels)
-    found = cluster(np.stack([np.cos(angles), np.sin(angles)], 1), len(sizes))
+    noise = np.random.default_rng(1).standard_normal((len(labels), len(sizes)))
+    found = cluster(np.eye(len(sizes))[labels] + 0.02 * noise, len(sizes), kind="spherical_kmeans")
     assert sorted(found.quality["size"].tolist()) == sorted(sizes)
     return found
 

@@ -55,11 +55,11 @@ def keys(found: Contexts):
 
 @pytest.mark.parametrize(("length", "skip_induction"), [(64, True), (64, False), (6, True)])
 def test_they_are_all_that_the_definition_asks_for(length, skip_induction):
-    few = texts()[:12]
+    few = texts()[[*range(12), 3]]  # one twice
     options = {"below": BAR, "length": length, "skip_induction": skip_induction}
     found = predicted_contexts(embedded(), few, batch=5, **options)
     wanted = expected(embedded(), few, **options)
-    assert keys(found) == wanted and len(wanted) > 20
+    assert keys(found) == wanted and len(found) == len(wanted) > 20
 
 
 def test_losses_are_those_of_the_cut_context():
@@ -140,7 +140,14 @@ def test_the_task_scores_minus_the_loss():
 def test_a_model_without_a_tokenizer_gives_ids():
     found = predicted_contexts(hooked("gpt2"), [[5, 17, 3, 88, 41], [7, 8, 9]], below=50.0)
     assert len(found) == 6 and found.answer_tokens == () and found.prompts.tokens == ()
-    assert len(found[:2]) == 2 and found[:2].answer_tokens == ()
+    assert len(found[:2]) == 2 and found[:2].answer_tokens == () and found.gap == " "
+
+
+def test_the_gap_between_tokens_is_that_of_the_tokenizer():
+    found = predicted_contexts(embedded(), texts(), below=BAR, most=5)
+    for ids, tokens in zip(found.prompts.rows(), found.prompts.tokens, strict=True):
+        assert found.gap.join(tokens) == embedded().tokenizer.decode(ids)
+    assert found.gap == found[:2].gap == " "
 
 
 def test_what_cannot_be_is_said():

@@ -107,6 +107,11 @@ def test_positions_and_skipped_ones():
 
         assert torch.allclose(found, metric_of(model, given, given.clean, [Edit("z[1]", function=change)]), atol=1e-10)
         whole = attribute_features(model, given, [one], method="atp", ablation="zero", progress=False)
+        some = Circuit(Nodes.of([f"z[1] featurizer '{one.key}' unit 3"]), featurizers={one.key: {}})
+        for universe in (whole, some):  # neither covers all: position 0 and the other features run as they are
+            none = np.zeros((1, len(universe.nodes)), bool)
+            runs = run_circuits(model, given, universe, none, ablation="zero", featurizers=[one])
+            assert "z[1] in part" in runs.outside
         found = values(model, given, whole, np.zeros(41, bool), [one], ablation="zero")[0]
 
         def all_but_first(x):

@@ -12,18 +12,15 @@ and is renamed into place last. What lies at a path is told by its content, not 
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from interp.atomic import replacing
+from interp.atomic import one_error, replacing
 from interp.errors import FileError, InterpWarning, OptionError, require
 from interp.featurizers.dictionary import Dictionary
 from interp.featurizers.foreign import Stored, from_dictionary_learning, from_sae_lens, from_tensors, shape_faults
@@ -92,7 +89,7 @@ def load_dictionary(
     """
     path = Path(path)
     root = path.parent if path.name in {name for pair in _READERS for name in pair} else path
-    with _faults_of(root):
+    with one_error(root, "a dictionary"):
         stored = _read(root)
     return _placed(stored, str(root), site, reads, key, skip)
 
@@ -255,21 +252,3 @@ def _json(file: Path) -> dict[str, Any]:
 def _checksum(file: Path) -> str:
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-@contextmanager
-def _faults_of(path: Path) -> Iterator[None]:
-    """Turn whatever a bad file makes the readers raise into one `FileError`."""
-    try:
-        yield
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(f"cannot read a dictionary at {path}: {error}; check the path and its permissions.") from error
-    except UnpicklingError as error:
-        raise FileError(f"{path} holds more than tensors, or is damaged; it is not opened: {error}") from error
-    except (
-        SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, RuntimeError,
-    ) as error:  # fmt: skip
-        reason = f"{type(error).__name__}: {error}"
-        raise FileError(f"{path} is damaged ({reason}); restore it from a copy, or make it anew.") from error

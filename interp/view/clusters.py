@@ -145,25 +145,22 @@ def _card(
 
 def _context(contexts: Contexts, row: int) -> str:
     """One line: the end of the context, the answer in a fixed place, and its probability."""
-    before = _strings(contexts.prompts.tokens[row] if contexts.prompts.tokens else contexts.prompts.rows()[row])
-    shown = ("… " if len(before) > LAST_TOKENS else "") + "".join(map(_spaced, before[-LAST_TOKENS:]))
+    before = contexts.prompts.tokens[row] if contexts.prompts.tokens else contexts.prompts.rows()[row]
+    shown = "".join(_spaced(contexts.gap + str(token)) for token in before[-LAST_TOKENS:])
+    shown = "… " + shown if len(before) > LAST_TOKENS else shown
     loss = float(contexts.losses[row])
     prompt, position = contexts.origin[row].tolist()
     where = f"prompt {prompt}, position {position}, loss {loss:.3g} nats"
     return (
         f'<div class="context"><span class="left"><span>{shown}</span></span>'
-        f'<span class="right"><span class="answer">{_spaced(_answer(contexts, row))}</span></span>'
+        f'<span class="right"><span class="answer">{_spaced(contexts.gap + _answer(contexts, row))}</span></span>'
         f'<span class="value" title="{where}">{np.exp(-loss):.2f}</span></div>'
     )
 
 
-def _strings(tokens: Iterable[str | int]) -> list[str]:
-    """Tokens as text; ids, where there is no tokenizer, with a space before each."""
-    return [token if isinstance(token, str) else f" {token}" for token in tokens]
-
-
 def _answer(contexts: Contexts, row: int) -> str:
-    return contexts.answer_tokens[row] if contexts.answer_tokens else f" {int(contexts.answers[row])}"
+    """The answer as text; its id where there is no tokenizer."""
+    return contexts.answer_tokens[row] if contexts.answer_tokens else str(int(contexts.answers[row]))
 
 
 def _spaced(token: str) -> str:
