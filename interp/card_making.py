@@ -22,7 +22,7 @@ from interp.featurizers.base import Featurizer, checked_featurizers, flat
 from interp.models.base import HookedModel
 from interp.nodes import Node
 from interp.readouts.directions import direction_logits
-from interp.tokens import Prompts, batches, token_strings
+from interp.tokens import Prompts, batches, gap_between, token_strings
 
 LENS_ROWS = 64  # directions read through the unembedding at once
 
@@ -69,7 +69,7 @@ def feature_cards(
         raise OptionError(f"effects are given for {strange[:3]}, of which no card is made{hint}; leave them out.")
     checked = model.check_prompts(prompts)
     name = _namer(model.tokenizer)
-    gap = _gap(model.tokenizer, checked.rows()[0], name)
+    gap = gap_between(model.tokenizer, checked.rows()[0])
 
     def in_text(token: int) -> str:
         return gap + name(token)
@@ -244,11 +244,3 @@ def _namer(tokenizer: Any) -> Namer:
         return str(token) if tokenizer is None else token_strings(tokenizer, [token])[0]
 
     return name
-
-
-def _gap(tokenizer: Any, ids: Sequence[int], name: Namer) -> str:
-    """What stands between tokens in running text: nothing where they carry their own spaces."""
-    if tokenizer is None:
-        return " "
-    joined = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
-    return " " if len(joined) > sum(len(name(token)) for token in ids) else ""

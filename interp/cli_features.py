@@ -1,5 +1,6 @@
 """The command line's words for features: train dictionaries, find circuits of features, look at them, cluster."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,11 +48,11 @@ def train_command(
     out: Out = Path("interp-dictionaries"),
 ) -> None:
     """Train a dictionary at each site, through sae-lens, and write them with their quality cards."""
+    config = {k: str(v) if isinstance(v, Path | list) else v for k, v in locals().items()}
     import interp
     from interp.run_folder import run_folder
     from interp.text_files import read_texts
 
-    config = {k: str(v) if isinstance(v, list) else v for k, v in locals().items() if isinstance(v, str | int | list)}
     with run_folder(out, {"command": "features train", **config}) as folder:
         hooked = interp.load(model)
         prompts = interp.contexts(
@@ -153,11 +154,11 @@ def cards_command(
     out: Out = Path("interp-cards"),
 ) -> None:
     """Cards of a circuit's features: where they are active, what they promote, and a place to judge them."""
+    config = {k: str(v) if isinstance(v, Path | list) else v for k, v in locals().items()}
     import interp
     from interp.run_folder import run_folder
     from interp.text_files import read_texts
 
-    config = {k: str(v) for k, v in locals().items() if isinstance(v, str | int | Path | list)}
     with run_folder(out, {"command": "features cards", **config}) as folder:
         hooked = interp.load(model)
         prompts = interp.contexts(hooked.tokenizer, read_texts(list(texts)), length=length, shortest=2, seed=seed)
@@ -167,6 +168,57 @@ def cards_command(
         interp.save_cards(cards, folder / "cards.json")
         interp.view_cards(cards, folder / "cards.html", title=f"{circuit} · {hooked.identity.name}")
     typer.echo(f"Wrote {out}: cards.html (open it), cards.json; {len(cards)} features.")
+
+
+@features.command("cluster")
+def cluster_command(
+    model: Model,
+    texts: Texts,
+    dictionaries: Dictionaries,
+    clusters: Annotated[int, typer.Option(help="How many clusters.", min=2)] = 16,
+    contexts: Annotated[int, typer.Option(help="Contexts to cluster, at most.", min=3)] = 400,
+    below: Annotated[float, typer.Option(help="Nats that the next token's loss must be below.")] = 0.3,
+    vectors: Annotated[str, typer.Option(help="effects, activations or gradients.")] = "effects",
+    kind: Annotated[str, typer.Option(help="spectral or spherical_kmeans.")] = "spectral",
+    nodes: Annotated[int, typer.Option(help="Nodes that a cluster's circuit keeps.", min=1)] = 50,
+    edges: Annotated[int, typer.Option(help="Edges that it keeps.", min=1)] = 100,
+    length: Length = 64,
+    seed: Seed = 0,
+    out: Out = Path("interp-clusters"),
+) -> None:
+    """Cluster contexts that the model predicts well, and find a circuit for each cluster.
+
+    An interrupted run goes on where it was when it is started again with the same words.
+    """
+    config = {k: str(v) if isinstance(v, Path | list) else v for k, v in locals().items()}
+    import interp
+    from interp.run_folder import checkpoints, run_folder
+    from interp.text_files import read_texts
+    from interp.view import view
+
+    kept = checkpoints(out)
+    with run_folder(out, {"command": "features cluster", **config}) as folder:
+        hooked = interp.load(model)
+        given = _featurizers(hooked, dictionaries)
+        pieces = interp.contexts(hooked.tokenizer, read_texts(list(texts)), length=length, shortest=4, seed=seed)
+        found = interp.predicted_contexts(hooked, pieces, below=below, length=length, most=contexts, seed=seed)
+        groups = interp.cluster(
+            interp.context_vectors(hooked, found, () if vectors == "gradients" else given, vectors),  # type: ignore[arg-type]
+            clusters, kind=kind, seed=seed,  # type: ignore[arg-type]
+        )  # fmt: skip
+        made = interp.cluster_circuits(
+            hooked, found, groups, given, folder=kept, n_nodes=nodes, n_edges=edges, seed=seed
+        )
+        pages = {}
+        for one in made:
+            interp.save_circuit(one.circuit, folder / f"cluster-{one.cluster}")
+            pages[one.cluster] = f"cluster-{one.cluster}.html"
+            view(one.circuit, folder / pages[one.cluster])
+        interp.view_clusters(found, groups, folder / "clusters.html", circuits=made, pages=pages)
+        groups.quality.to_csv(folder / "clusters.csv")
+    shutil.rmtree(kept, ignore_errors=True)
+    typer.echo(str(groups.quality))
+    typer.echo(f"Wrote {out}: clusters.html (open it), clusters.csv, and a circuit of {len(made)} clusters.")
 
 
 def _split(words: str) -> list[str]:

@@ -23,7 +23,7 @@ from interp.metrics import Answers, LogProb
 from interp.models.base import HookedModel
 from interp.site import Site
 from interp.tasks.base import Task
-from interp.tokens import Prompts, batches, from_ids, row_numbers, token_strings, tokenizer_fingerprint
+from interp.tokens import Prompts, batches, from_ids, gap_between, row_numbers, token_strings, tokenizer_fingerprint
 
 CHUNK = 512  # positions whose logits are in memory at once
 
@@ -261,17 +261,8 @@ def _contexts(
         torch.tensor(list(kept.values()), dtype=torch.float32),
         torch.tensor(list(kept)),
         tuple(token_strings(model.tokenizer, answers)) if model.tokenizer is not None else (),
-        _gap(model, prompts),
+        gap_between(model.tokenizer, max(prompts.rows(), key=len)),
         options["dropped"],
         options,
         tokenizer_fingerprint(model.tokenizer),
     )
-
-
-def _gap(model: HookedModel, prompts: Prompts) -> str:
-    """A space where the longest context, decoded as a whole, is longer than its tokens one by one."""
-    if model.tokenizer is None:
-        return " "
-    row = int(prompts.lengths.argmax())
-    joined = model.tokenizer.decode(prompts.rows()[row], clean_up_tokenization_spaces=False)
-    return " " if len(joined) > sum(map(len, prompts.tokens[row])) else ""

@@ -194,6 +194,15 @@ def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [tokenizer.decode([int(i)], clean_up_tokenization_spaces=False) for i in ids]
 
 
+def gap_between(tokenizer: Any, ids: Sequence[int]) -> str:
+    """What stands between tokens in running text: nothing where they carry their own spaces, as most tokenizers' do; a
+    space where decoding `ids` as a whole gives more than token by token, and without a tokenizer."""
+    if tokenizer is None:
+        return " "
+    joined = tokenizer.decode(list(map(int, ids)), clean_up_tokenization_spaces=False)
+    return " " if len(joined) > sum(map(len, token_strings(tokenizer, ids))) else ""
+
+
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Sixteen hex digits that change when the vocabulary or the special tokens do; '' without a tokenizer."""
     if tokenizer is None:

@@ -17,7 +17,7 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 
 # Imported by tests; a second copy, made by the collection of doctests, would register its own attention function.
-collect_ignore = ["circuits.py", "dictionaries.py", "oracle.py", "tiny.py"]
+collect_ignore = ["circuits.py", "context_examples.py", "dictionaries.py", "oracle.py", "tiny.py"]
 settings.register_profile("same", derandomize=True, deadline=None, database=None)
 settings.load_profile("same")
 

@@ -47,6 +47,19 @@ def test_from_text_to_dictionaries_to_a_circuit_to_cards(texts, tmp_path, monkey
     assert "<script src=" not in (tmp_path / "cards" / "cards.html").read_text()
 
 
+@pytest.mark.filterwarnings("ignore::interp.errors.InterpWarning")
+def test_from_text_to_clusters_to_circuits(texts, tmp_path, monkeypatch, capsys):
+    words = f"features cluster embedded {texts} --dictionaries mlp_out[1],mlp_out[2] --clusters 4 --contexts 40"
+    code, said, errors = here([*words.split(), "--nodes", "9", "--out", "k"], tmp_path, monkeypatch, capsys)
+    assert code == 0, errors
+    assert "within" in said and "Wrote k: clusters.html" in said
+    circuits = [path for path in (tmp_path / "k").iterdir() if path.is_dir()]
+    assert 1 <= len(circuits) <= 4 and not (tmp_path / ".k-unfinished").exists()
+    for folder in circuits:
+        assert int(interp.load_circuit(folder).kept_nodes.sum()) == 10
+        assert f"{folder.name}.html" in (tmp_path / "k" / "clusters.html").read_text()
+
+
 def test_coordinates_of_a_site_serve_without_a_dictionary(tmp_path, monkeypatch, capsys):
     words = ["features", "attribute", "embedded", "agreement", "--dictionaries", "mlp_out[1],z[2]", *QUICK]
     code, said, errors = here([*words, "--out", "a"], tmp_path, monkeypatch, capsys)

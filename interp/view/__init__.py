@@ -5,6 +5,7 @@ from interp.view.circuits import heads as heads
 from interp.view.circuits import heads_by_position as heads_by_position
 from interp.view.circuits import positions as positions
 from interp.view.circuits import ranked as ranked
+from interp.view.clusters import view_clusters as view_clusters
 from interp.view.figures import attention as attention
 from interp.view.figures import bars as bars
 from interp.view.figures import curves as curves
