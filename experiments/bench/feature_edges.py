@@ -43,6 +43,7 @@ def main() -> None:
     start = time.process_time()
     looped = _looped(batch, own)
     loop = time.process_time() - start
+    looped = {pair: weights for pair, weights in looped.items() if weights.numel()}
     gap = max(float((found[pair] - looped[pair]).abs().max()) for pair in looped)
     largest = max(float(weights.abs().max()) for weights in looped.values())
     print(f"{model.identity.name}: {int(kept.sum())} nodes, {len(task)} prompts, positions={given.positions}")
