@@ -177,6 +177,7 @@ def cluster_command(
     dictionaries: Dictionaries,
     clusters: Annotated[int, typer.Option(help="How many clusters.", min=2)] = 16,
     contexts: Annotated[int, typer.Option(help="Contexts to cluster, at most.", min=3)] = 400,
+    tokens: Annotated[int, typer.Option(help="Tokens of text that they are looked for in.", min=1)] = 20_000,
     below: Annotated[float, typer.Option(help="Nats that the next token's loss must be below.")] = 0.3,
     vectors: Annotated[str, typer.Option(help="effects, activations or gradients.")] = "effects",
     kind: Annotated[str, typer.Option(help="spectral or spherical_kmeans.")] = "spectral",
@@ -200,7 +201,9 @@ def cluster_command(
     with run_folder(out, {"command": "features cluster", **config}) as folder:
         hooked = interp.load(model)
         given = _featurizers(hooked, dictionaries)
-        pieces = interp.contexts(hooked.tokenizer, read_texts(list(texts)), length=length, shortest=4, seed=seed)
+        pieces = interp.contexts(
+            hooked.tokenizer, read_texts(list(texts)), length=length, shortest=4, tokens=tokens, seed=seed
+        )
         found = interp.predicted_contexts(hooked, pieces, below=below, length=length, most=contexts, seed=seed)
         groups = interp.cluster(
             interp.context_vectors(hooked, found, () if vectors == "gradients" else given, vectors),  # type: ignore[arg-type]
