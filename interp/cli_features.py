@@ -13,6 +13,7 @@ from interp.cli_parts import (
     Out,
     Pairs,
     Seed,
+    Steps,
     TaskName,
     TaskOptions,
     Where,
@@ -82,7 +83,7 @@ def attribute_command(
     dictionaries: Dictionaries,
     positions: Where = "all",
     method: Method = "ig",
-    steps: Annotated[int, typer.Option(help="Points of the integrated gradient.", min=1)] = 10,
+    steps: Steps = 10,
     ablation: Ablation = "counterfactual",
     metric: Metrics = "",
     n: Pairs = 16,
@@ -116,7 +117,7 @@ def circuit_command(
     edges: Annotated[int | None, typer.Option(help="Keep so many edges.", min=1)] = None,
     positions: Where = "all",
     method: Method = "ig",
-    steps: Annotated[int, typer.Option(help="Points of the integrated gradient.", min=1)] = 10,
+    steps: Steps = 10,
     ablation: Ablation = "counterfactual",
     metric: Metrics = "",
     n: Pairs = 16,
@@ -183,6 +184,8 @@ def cluster_command(
     kind: Annotated[str, typer.Option(help="spectral or spherical_kmeans.")] = "spectral",
     nodes: Annotated[int, typer.Option(help="Nodes that a cluster's circuit keeps.", min=1)] = 50,
     edges: Annotated[int, typer.Option(help="Edges that it keeps.", min=1)] = 100,
+    method: Method = "ig",
+    steps: Steps = 10,
     length: Length = 64,
     seed: Seed = 0,
     out: Out = Path("interp-clusters"),
@@ -210,7 +213,16 @@ def cluster_command(
             clusters, kind=kind, seed=seed,  # type: ignore[arg-type]
         )  # fmt: skip
         made = interp.cluster_circuits(
-            hooked, found, groups, given, folder=kept, n_nodes=nodes, n_edges=edges, seed=seed
+            hooked,
+            found,
+            groups,
+            given,
+            folder=kept,
+            n_nodes=nodes,
+            n_edges=edges,
+            method=method,
+            steps=steps,
+            seed=seed,
         )
         pages = {}
         for one in made:
