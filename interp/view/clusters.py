@@ -14,6 +14,7 @@ from interp.clusters import Clusters
 from interp.errors import OptionError
 from interp.predicted import Contexts
 from interp.view.card_page import STYLE as CARD_STYLE
+from interp.view.circuits import row_names
 from interp.view.page import write_page
 from interp.view.style import visible
 
@@ -184,7 +185,8 @@ def _features(circuit: ClusterCircuit | None, nearest: str) -> str:
     rows = np.flatnonzero(one.kept_nodes & np.isfinite(score))
     rows = rows[np.argsort(-np.abs(score[rows]), kind="stable")]
     shown = [
-        (str(one.nodes[int(row)]), f"{score[row]:+.3g}", "down" if score[row] < 0 else "") for row in rows[:LISTED]
+        (name, f"{score[row]:+.3g}", "down" if score[row] < 0 else "")
+        for name, row in zip(row_names(one, "nodes", rows[:LISTED]), rows[:LISTED], strict=True)
     ]
     kept, edges = len(circuit.nodes), int(one.kept_edges.sum())
     told = f'<p class="why">{kept:,} nodes, {edges:,} edges, from {len(circuit.contexts):,} contexts.{nearest}</p>'
