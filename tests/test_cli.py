@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,10 @@ def test_a_mistake_is_no_traceback_in_a_process_of_its_own(tmp_path) -> None:
 
 def test_interrupting_leaves_no_half_written_folder(tmp_path) -> None:
     command = [sys.executable, "-m", "interp.cli", "patch", "embedded", "ioi", "--positions", "each", "--n", "200"]
-    with subprocess.Popen([*command, "--out", "run"], cwd=tmp_path, stderr=subprocess.DEVNULL) as running:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where these tests run in the background
+    with subprocess.Popen(
+        [*command, "--out", "run"], cwd=tmp_path, stderr=subprocess.DEVNULL, preexec_fn=heard
+    ) as running:
         while running.poll() is None and not list(tmp_path.iterdir()):
             time.sleep(0.05)
         os.kill(running.pid, signal.SIGINT)
