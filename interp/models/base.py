@@ -115,6 +115,15 @@ class HookedModel(ABC):
         """
 
     @abstractmethod
+    def with_head(
+        self, layer: int, weight: Float[Tensor, "class d_model"], bias: Float[Tensor, " class"]
+    ) -> "HookedModel":
+        """The decoder of the blocks up to `layer` whose logits are weight resid_post[layer] + bias, one column a class.
+
+        It shares its weights with this one, and has no final norm: `resid_final` is `resid_post[layer]`.
+        """
+
+    @abstractmethod
     def module(self, name: Literal["embed", "final_norm", "unembed"]) -> torch.nn.Module:
         """A named part of the model: token embedding, final norm, unembedding."""
 
@@ -327,11 +336,11 @@ class HookedModel(ABC):
         """Prompts on this model's device, once ids and target positions are known to fit."""
         prompts = self.prompts(given).to(self.device)
         ids, mask = prompts.ids, prompts.mask
-        outside = ids[mask & ((ids < 0) | (ids >= self.shape.d_vocab))].tolist()
+        outside = ids[mask & ((ids < 0) | (ids >= self.shape.n_ids))].tolist()
         if outside:
             raise ModelError(
                 f"token ids {outside[:10]} are outside the vocabulary of {self.identity.name} "
-                f"(0 to {self.shape.d_vocab - 1}); the prompts were made with another tokenizer."
+                f"(0 to {self.shape.n_ids - 1}); the prompts were made with another tokenizer."
             )
         self._check_longest(prompts)
         _check_targets(prompts, logits)

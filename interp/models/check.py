@@ -55,7 +55,7 @@ def _finds_sink(model: Any, clean: Run) -> bool:
 
 
 def _probe_prompts(model: Any) -> Prompts:
-    ids = torch.randint(0, model.shape.d_vocab, (1, 3), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, model.shape.n_ids, (1, 3), generator=torch.Generator().manual_seed(0))
     return from_ids(ids.tolist())
 
 

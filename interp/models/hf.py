@@ -7,6 +7,7 @@ registered attention function (`attention`). Hooks live in a ``with`` block and 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ from interp.models.hooks import (
 )
 from interp.models.runs import AttentionRule, Captured, Identity, Shape, Tap, Taps, Targets, Wave
 from interp.models.structure import drops, embedding_of, family_map, head_of, shape_of, submodule
+from interp.models.truncation import LinearHead, truncated
 from interp.regions import Layout
 from interp.site import KINDS, Site
 from interp.tokens import Prompts, from_ids
@@ -136,6 +138,19 @@ class HookedHF(HookedModel):
         assert point is not None and site.layer is not None, f"{site} has no point"
         block = self._blocks[site.layer]
         return (block.get_submodule(point.path) if point.path else block), point.side
+
+    def with_head(
+        self, layer: int, weight: Float[Tensor, "class d_model"], bias: Float[Tensor, " class"]
+    ) -> "HookedHF":
+        n_blocks = self.check_site(Site("resid_post", layer)).layer + 1  # type: ignore[operator]
+        head = LinearHead(weight.to(self.device), bias.to(self.device))
+        made = HookedHF(
+            truncated(self.model, self.map, self._head, n_blocks, head), self.tokenizer, site_map=self.map,
+            shape=replace(self.shape, n_layers=n_blocks, d_vocab=len(bias), known_ids=self.shape.n_ids),
+            identity=self.identity, check=False,
+        )  # fmt: skip
+        made.has_sink = self.has_sink
+        return made
 
     def module(self, name: Literal["embed", "final_norm", "unembed"]) -> nn.Module:
         if name == "embed":

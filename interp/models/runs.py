@@ -20,7 +20,12 @@ Targets = Literal["last", "all", "none"] | Tensor
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder: from its configuration, verified on load."""
+    """Sizes of a decoder: from its configuration, verified on load.
+
+    Args:
+        d_vocab: columns of the logits.
+        known_ids: token ids that it reads, where they are not as many (under a classifier's head).
+    """
 
     n_layers: int
     n_heads: int
@@ -29,6 +34,12 @@ class Shape:
     d_head: int
     d_ff: int
     d_vocab: int
+    known_ids: int | None = None
+
+    @property
+    def n_ids(self) -> int:
+        """How many token ids it reads, from 0."""
+        return self.d_vocab if self.known_ids is None else self.known_ids
 
     def sizes(self, site: Site) -> dict[str, int]:
         """Size of the site's head axis and, as ``d``, of its last axis (0 where it depends on the prompt)."""

@@ -1,0 +1,1 @@
+"""Labelled texts: what a classifier learns from, and the attribute it must not lean on."""
