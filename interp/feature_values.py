@@ -4,7 +4,7 @@
 site becomes decode(0)), and a mean is one of features and one of error terms, over the task's clean prompts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,6 +114,21 @@ def _means(
     return found
 
 
+def reading(one: Featurizer, change: Callable[[Tensor, Tensor], Tensor]) -> list[Edit]:
+    """Interventions that change a featurizer's site, given its activation and the one that features are read from.
+
+    Where features are read elsewhere (transcoders), that site is listened to.
+    """
+    seen: dict[Site, Tensor] = {}
+
+    def listen(x: Tensor) -> Tensor:
+        seen[one.reads] = x
+        return x
+
+    listening = [] if one.reads == one.site else [Edit(one.reads, function=listen)]
+    return [*listening, Edit(one.site, function=lambda x: change(x, seen.get(one.reads, x)))]
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureEdit:
     """Replaces some features, and the error term, of the running activation; nothing else of it changes.
@@ -130,18 +145,8 @@ class FeatureEdit:
     values: Split
 
     def edits(self) -> list[Edit]:
-        """The interventions that make the edit; where features are read elsewhere, that site is listened to."""
-        one, seen = self.featurizer, {}
-
-        def listen(x: Tensor) -> Tensor:
-            seen[one.reads] = x
-            return x
-
-        def change(x: Tensor) -> Tensor:
-            return self.applied(x, seen.get(one.reads, x))
-
-        listening = [] if one.reads == one.site else [Edit(one.reads, function=listen)]
-        return [*listening, Edit(one.site, function=change)]
+        """The interventions that make the edit."""
+        return reading(self.featurizer, self.applied)
 
     def applied(self, x: Tensor, read: Tensor) -> Tensor:
         """The new activation."""

@@ -129,6 +129,14 @@ def from_ids(
     return Prompts(ids, torch.tensor([len(row) for row in lists]), None, tokens)
 
 
+def shortened(prompts: Prompts, length: int) -> Prompts:
+    """The prompts, those longer than `length` tokens cut there."""
+    if not len(prompts) or int(prompts.lengths.max()) <= length:
+        return prompts
+    tokens = tuple(row[:length] for row in prompts.tokens)
+    return Prompts(prompts.ids[:, :length], prompts.lengths.clamp(max=length), prompts.texts, tokens)
+
+
 def _unpad(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
     """Rows of a padded tensor without their padding."""
     if ids.ndim == 1:

@@ -91,6 +91,11 @@ class Featurizer(ABC):
         wide = torch.promote_types(x.dtype, features.dtype)
         return x.to(wide) - self.decode(features).to(wide)
 
+    def part(self, units: Int[Tensor, " unit"]) -> "tuple[Featurizer, Int[Tensor, ' unit']]":
+        """A featurizer with these features as they are here, without others where it can do without; and their numbers
+        in it."""
+        return self, units
+
     @property
     def n_nodes(self) -> int:
         """Features, and the error term where there is one."""

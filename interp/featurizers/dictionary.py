@@ -110,6 +110,16 @@ class Dictionary(Featurizer):
     def active(self, features: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch feature"]:
         return (features != 0).to(features.dtype)
 
+    def part(self, units: Int[Tensor, " unit"]) -> "tuple[Featurizer, Int[Tensor, ' unit']]":
+        if self.select != "gate":  # which features are the largest depends on all of them
+            return self, units
+        gate_bias = None if self.gate_bias is None else self.gate_bias[units]
+        made = replace(
+            self, encoder=self.encoder[:, units], bias=self.bias[units], gate_bias=gate_bias,
+            decoder=self.decoder[units],
+        )  # fmt: skip
+        return made, torch.arange(len(units))
+
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> "Dictionary":
         moved: dict[str, Any] = {name: tensor.to(device, dtype) for name, tensor in self.tensors.items()}
         return replace(self, **moved)

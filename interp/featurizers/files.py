@@ -9,7 +9,6 @@ and is renamed into place last. What lies at a path is told by its content, not 
     one .safetensors file                       plain tensors: W_enc, b_enc, W_dec, b_dec ... or encoder.weight ...
 """
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable
@@ -17,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from interp.atomic import one_error, replacing
+from interp.atomic import one_error
 from interp.errors import FileError, InterpWarning, OptionError, require
 from interp.featurizers.dictionary import Dictionary
 from interp.featurizers.foreign import Stored, from_dictionary_learning, from_sae_lens, from_tensors, shape_faults
 from interp.models.base import HookedModel
 from interp.site import Site
+from interp.tensor_folder import Kind, read_folder, write_folder
 
-FORMAT = "interp dictionary"
-SCHEMA = 1
+OWN = Kind("dictionary", "interp dictionary", 1, "save_dictionary")
 _NEEDED = ("encoder", "bias", "decoder", "decoder_bias")
 _AXES = {
     "encoder": ("d_read", "feature"), "decoder": ("feature", "d"), "bias": ("feature",), "decoder_bias": ("d",),
@@ -56,18 +55,11 @@ def save_dictionary(dictionary: Dictionary, folder: str | Path) -> Path:
         raise OptionError(f"{dictionary} is no Dictionary; allowed: what load_dictionary or training made.")
     folder = Path(folder)
     try:
-        settings = json.dumps(dictionary.settings)  # before anything is written
+        write_folder(folder, OWN, dictionary.settings, dictionary.tensors)
     except TypeError as error:
         raise OptionError(
             f"{dictionary}: its description holds what JSON cannot ({error}); give plain values."
         ) from error
-    with replacing(folder / "dictionary.safetensors") as temporary:
-        # clones, as tensors in one file may not share memory (shift and decoder_bias often do)
-        save_file({name: t.detach().cpu().contiguous().clone() for name, t in dictionary.tensors.items()}, temporary)
-        checksum = _checksum(temporary)
-    with replacing(folder / "dictionary.json") as temporary:
-        head = {"format": FORMAT, "schema": SCHEMA, "sha256": checksum, "settings": json.loads(settings)}
-        temporary.write_text(json.dumps(head, indent=1) + "\n", encoding="ascii")
     return folder
 
 
@@ -202,17 +194,7 @@ def _read(root: Path) -> Stored:
 
 
 def _read_own(settings_file: Path, tensors_file: Path) -> Stored:
-    document = _json(settings_file)
-    if document.get("format") != FORMAT:
-        raise FileError(f"{settings_file} is no {FORMAT}; give a folder that save_dictionary wrote.")
-    if document.get("schema") != SCHEMA:
-        raise FileError(
-            f"{settings_file} has schema {document.get('schema')!r}, this version reads {SCHEMA}: update interp, or "
-            "save the dictionary anew."
-        )
-    if _checksum(tensors_file) != document["sha256"]:
-        raise ValueError(f"{tensors_file.name} does not match its checksum")
-    tensors, settings = load_file(tensors_file), document["settings"]
+    settings, tensors = read_folder(settings_file.parent, OWN)
     faults = [f"{name} is missing" for name in _NEEDED if name not in tensors]
     faults += [f"{name} is unknown" for name in tensors if name not in _AXES] + shape_faults(tensors, _AXES)
     if faults:
@@ -247,8 +229,3 @@ def _json(file: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError(f"{file.name} holds no JSON object")
     return document
-
-
-def _checksum(file: Path) -> str:
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

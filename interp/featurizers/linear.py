@@ -103,6 +103,9 @@ class Basis(Featurizer):
     def active(self, features: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch feature"]:
         return torch.ones_like(features)
 
+    def part(self, units: Int[Tensor, " unit"]) -> "tuple[Featurizer, Int[Tensor, ' unit']]":
+        return replace(self, rotation=self.rotation[:, units]), torch.arange(len(units))
+
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> "Basis":
         centre = None if self.centre is None else self.centre.to(device, dtype)
         return replace(self, rotation=self.rotation.to(device, dtype), centre=centre)

@@ -123,6 +123,13 @@ class BiasedData:
             raise TaskError(f"the data for debiasing do not fit together: {'; '.join(faults)}.")
 
     @property
+    def aligned(self) -> int:
+        """The attribute that goes with label 1 in ambiguous data; 1 where training attributes are unknown."""
+        if self.train.attributes is None:
+            return 1
+        return self.train.attributes[self.train.labels.index(1)]
+
+    @property
     def all_held_out(self) -> Labelled:
         """What the worst group is measured on."""
         return self.test if self.held_out is None else self.held_out
