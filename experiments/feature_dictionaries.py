@@ -50,7 +50,9 @@ def main(texts: list[str], options: Options) -> None:
         model.tokenizer, read_texts(texts), length=options.length, tokens=options.tokens + options.quality,
         seed=options.seed,
     )  # fmt: skip
-    n_train = options.tokens // options.length
+    n_train = min(options.tokens, whole.ids.numel() - options.quality) // options.length
+    if n_train < 1:
+        raise SystemExit(f"the texts have {whole.ids.numel():,} tokens; give more than --quality {options.quality:,}.")
     start = time.time()
     if (out / "store" / "store.json").exists():
         store = interp.ActivationStore.open(out / "store")

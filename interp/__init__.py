@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from interp.circuit_ops import prune as prune
     from interp.circuit_ops import threshold as threshold
     from interp.circuit_ops import top_n as top_n
+    from interp.classifier import TextClassifier as TextClassifier
+    from interp.classifier import classifier_task as classifier_task
+    from interp.classifier import train_classifier as train_classifier
+    from interp.classifier_files import load_classifier as load_classifier
+    from interp.classifier_files import save_classifier as save_classifier
     from interp.cluster_search import circuit_overlap as circuit_overlap
     from interp.cluster_search import cluster_circuits as cluster_circuits
     from interp.clusters import choose_n_clusters as choose_n_clusters
@@ -35,6 +40,16 @@ if TYPE_CHECKING:
     from interp.clusters import cluster_stability as cluster_stability
     from interp.curves import circuit_areas as circuit_areas
     from interp.curves import faithfulness_curve as faithfulness_curve
+    from interp.debias import ShiftCandidates as ShiftCandidates
+    from interp.debias import ShiftResult as ShiftResult
+    from interp.debias import over_seeds as over_seeds
+    from interp.debias import shift as shift
+    from interp.debias import shift_candidates as shift_candidates
+    from interp.debias import skyline_scores as skyline_scores
+    from interp.debias_baselines import BASELINES as BASELINES
+    from interp.debias_parts import ShiftSettings as ShiftSettings
+    from interp.dictionary_scores import scr as scr
+    from interp.dictionary_scores import tpp as tpp
     from interp.errors import InterpError as InterpError
     from interp.errors import InterpWarning as InterpWarning
     from interp.evaluate import completeness as completeness
@@ -73,6 +88,22 @@ if TYPE_CHECKING:
     from interp.intervention import Resample as Resample
     from interp.intervention import Scale as Scale
     from interp.intervention import Zero as Zero
+    from interp.judges import CallableJudge as CallableJudge
+    from interp.judges import HumanJudge as HumanJudge
+    from interp.judges import Judge as Judge
+    from interp.judges import LLMJudge as LLMJudge
+    from interp.judges import RandomJudge as RandomJudge
+    from interp.judges import SkylineJudge as SkylineJudge
+    from interp.judges import TokenSetJudge as TokenSetJudge
+    from interp.labelled.base import BiasedData as BiasedData
+    from interp.labelled.base import Labelled as Labelled
+    from interp.labelled.bias_in_bios import bias_in_bios as bias_in_bios
+    from interp.labelled.biographies import biographies as biographies
+    from interp.labelled.gap import gap as gap
+    from interp.labelled.planted import planted as planted
+    from interp.labelled.registry import biased_data as biased_data
+    from interp.labelled.splitting import biased as biased
+    from interp.labelled.tables import read_labelled as read_labelled
     from interp.mediation import mediate as mediate
     from interp.methods.acdc import acdc as acdc
     from interp.methods.attribution import attribute as attribute
@@ -97,6 +128,7 @@ if TYPE_CHECKING:
     from interp.nodes import Node as Node
     from interp.nodes import Nodes as Nodes
     from interp.predicted import predicted_contexts as predicted_contexts
+    from interp.probes import ProbeSettings as ProbeSettings
     from interp.readouts import attention_patterns as attention_patterns
     from interp.readouts import direct_logit_attribution as direct_logit_attribution
     from interp.readouts import logit_lens as logit_lens
@@ -113,10 +145,14 @@ if TYPE_CHECKING:
     from interp.text import contexts as contexts
     from interp.tokens import Prompts as Prompts
     from interp.vectors import context_vectors as context_vectors
+    from interp.verdicts import Verdict as Verdict
+    from interp.verdicts import load_verdicts as load_verdicts
+    from interp.verdicts import save_verdicts as save_verdicts
     from interp.verification import bound_missed as bound_missed
     from interp.verification import verify as verify
     from interp.view.cards import view_cards as view_cards
     from interp.view.clusters import view_clusters as view_clusters
+    from interp.view.serve import serve_cards as serve_cards
 
 _WHERE = {
     "interp.activation_store": "ActivationStore harvest",
@@ -128,9 +164,15 @@ _WHERE = {
     "interp.circuit_export": "to_graphml to_networkx",
     "interp.circuit_files": "load_circuit save_circuit",
     "interp.circuit_ops": "bar_errors grow prune threshold top_n",
+    "interp.classifier": "TextClassifier classifier_task train_classifier",
+    "interp.classifier_files": "load_classifier save_classifier",
     "interp.cluster_search": "circuit_overlap cluster_circuits",
     "interp.clusters": "choose_n_clusters cluster cluster_stability",
     "interp.curves": "circuit_areas faithfulness_curve",
+    "interp.debias": "ShiftCandidates ShiftResult over_seeds shift shift_candidates skyline_scores",
+    "interp.debias_baselines": "BASELINES",
+    "interp.debias_parts": "ShiftSettings",
+    "interp.dictionary_scores": "scr tpp",
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
     "interp.featurizers.base": "Featurizer",
@@ -145,6 +187,15 @@ _WHERE = {
     "interp.gate_validation": "Baselines ablation_curve compare_rankings head_rankings mediation_agreement",
     "interp.gradient_vectors": "Projection",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
+    "interp.judges": "CallableJudge HumanJudge Judge LLMJudge RandomJudge SkylineJudge TokenSetJudge",
+    "interp.labelled.base": "BiasedData Labelled",
+    "interp.labelled.bias_in_bios": "bias_in_bios",
+    "interp.labelled.biographies": "biographies",
+    "interp.labelled.gap": "gap",
+    "interp.labelled.planted": "planted",
+    "interp.labelled.registry": "biased_data",
+    "interp.labelled.splitting": "biased",
+    "interp.labelled.tables": "read_labelled",
     "interp.mediation": "mediate",
     "interp.methods.acdc": "acdc",
     "interp.methods.attribution": "attribute",
@@ -161,6 +212,7 @@ _WHERE = {
     "interp.models.load": "load",
     "interp.nodes": "Node Nodes",
     "interp.predicted": "predicted_contexts",
+    "interp.probes": "ProbeSettings",
     "interp.readouts": "attention_patterns direct_logit_attribution logit_lens",
     "interp.recall": "auroc roc_curve",
     "interp.run_circuit": "run_circuits",
@@ -171,9 +223,11 @@ _WHERE = {
     "interp.text": "contexts",
     "interp.tokens": "Prompts",
     "interp.vectors": "context_vectors",
+    "interp.verdicts": "Verdict load_verdicts save_verdicts",
     "interp.verification": "bound_missed verify",
     "interp.view.cards": "view_cards",
     "interp.view.clusters": "view_clusters",
+    "interp.view.serve": "serve_cards",
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names.split()}
 

@@ -27,6 +27,7 @@ from interp.cli_parts import (
     find_circuit,
     where,
 )  # fmt: skip
+from interp.cli_shift import shift_command
 from interp.errors import InterpError, ModelError, OptionError, check_choice
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app = typer.Typer(
     help="Which parts of a transformer carry a behaviour: exact patching, circuits, and how good they are.",
 )  # fmt: skip
 app.add_typer(features, name="features")
+app.command("shift")(shift_command)
 
 
 def main() -> None:

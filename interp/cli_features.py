@@ -98,8 +98,8 @@ def attribute_command(
 
     def found(hooked: Any, built: Any) -> Any:
         scored = interp.attribute_features(
-            hooked, built, _featurizers(hooked, dictionaries), positions=where(positions), method=method, steps=steps,  # type: ignore[arg-type]
-            ablation=ablation, metric=metric or None, seed=seed,
+            hooked, built, featurizers_named(hooked, dictionaries), positions=where(positions), method=method,  # type: ignore[arg-type]
+            steps=steps, ablation=ablation, metric=metric or None, seed=seed,
         )  # fmt: skip
         typer.echo(str(interp.error_shares(scored)))
         return scored
@@ -131,7 +131,7 @@ def circuit_command(
     config = {k: v for k, v in locals().items() if isinstance(v, str | int | float)}
 
     def found(hooked: Any, built: Any) -> Any:
-        given = _featurizers(hooked, dictionaries)
+        given = featurizers_named(hooked, dictionaries)
         made = interp.feature_circuit(
             hooked, built, given, at_least=at_least, n_nodes=nodes, n_edges=edges, positions=where(positions),
             method=method, steps=steps, ablation=ablation, metric=metric or None, seed=seed,
@@ -164,7 +164,7 @@ def cards_command(
         hooked = interp.load(model)
         prompts = interp.contexts(hooked.tokenizer, read_texts(list(texts)), length=length, shortest=2, seed=seed)
         cards = interp.circuit_cards(
-            hooked, interp.load_circuit(circuit), _featurizers(hooked, dictionaries), prompts[:contexts]
+            hooked, interp.load_circuit(circuit), featurizers_named(hooked, dictionaries), prompts[:contexts]
         )
         interp.save_cards(cards, folder / "cards.json")
         interp.view_cards(cards, folder / "cards.html", title=f"{circuit} · {hooked.identity.name}")
@@ -203,7 +203,7 @@ def cluster_command(
     kept = checkpoints(out)
     with run_folder(out, {"command": "features cluster", **config}) as folder:
         hooked = interp.load(model)
-        given = _featurizers(hooked, dictionaries)
+        given = featurizers_named(hooked, dictionaries)
         pieces = interp.contexts(
             hooked.tokenizer, read_texts(list(texts)), length=length, shortest=4, tokens=tokens, seed=seed
         )
@@ -248,7 +248,7 @@ def _name(site: Any) -> str:
     return str(site).replace("[", ".").rstrip("]")
 
 
-def _featurizers(hooked: Any, words: str) -> list[Any]:
+def featurizers_named(hooked: Any, words: str) -> list[Any]:
     """Dictionaries from folders, and coordinates of sites."""
     import interp
     from interp.featurizers.files import check_origin

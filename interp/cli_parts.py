@@ -53,15 +53,23 @@ def build_task(name: str, tokenizer: Any, n: int, seed: int, options: str) -> An
     """A behaviour by name, or from a file of prompts."""
     from interp.tasks import from_file, task
 
+    given = json_options(options)
+    if Path(name).suffix in (".jsonl", ".csv", ".json"):
+        return from_file(name, tokenizer, **given)[:n]
+    return task(name, tokenizer, n=n, seed=seed, **given)
+
+
+def json_options(options: str) -> dict[str, Any]:
+    """Options given as a JSON object."""
     try:
         given = json.loads(options)
     except ValueError as error:
         raise OptionError(
             f'--options {options!r} is no JSON ({error}); write for example {{"corruption": "abc"}}.'
         ) from error
-    if Path(name).suffix in (".jsonl", ".csv", ".json"):
-        return from_file(name, tokenizer, **given)[:n]
-    return task(name, tokenizer, n=n, seed=seed, **given)
+    if not isinstance(given, dict):
+        raise OptionError(f'--options {options!r} is no JSON object; write for example {{"corruption": "abc"}}.')
+    return given
 
 
 def echo_leaders(circuit: Any, count: int = 8) -> None:

@@ -1,5 +1,6 @@
 """Means of two samples of unequal variance: what random subsets say of each of their members."""
 
+import math
 from statistics import NormalDist
 
 import numpy as np
@@ -40,7 +41,8 @@ def welch(
 
 
 def student_t(level: float, freedom: Float[np.ndarray, " node"]) -> Float[np.ndarray, " node"]:
-    """Quantiles of Student's t (Abramowitz & Stegun 26.7.5; within 0.1 % from 8 degrees of freedom on)."""
+    """Quantiles of Student's t: exact for 1 and 2 degrees of freedom, else Abramowitz & Stegun 26.7.5 (at 97.5 % within
+    0.2 % at 3 degrees of freedom, 0.01 % from 9 on)."""
     x = NormalDist().inv_cdf(level)
     terms = (
         (x**3 + x) / 4,
@@ -48,4 +50,6 @@ def student_t(level: float, freedom: Float[np.ndarray, " node"]) -> Float[np.nda
         (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
         (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
     )
-    return x + np.sum([term / freedom ** (power + 1) for power, term in enumerate(terms)], axis=0)
+    series = x + np.sum([term / freedom ** (power + 1) for power, term in enumerate(terms)], axis=0)
+    one, two = math.tan(math.pi * (level - 0.5)), (2 * level - 1) / math.sqrt(2 * level * (1 - level))
+    return np.select([freedom == 1, freedom == 2], [one, two], series)

@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parent.parent / "interp"
 
 FLOORS = [
-    "errors site tokens table columns atomic tensor_folder provenance nodes edges circuit circuit_ops circuit_algebra circuit_files "
-    "circuit_export circuit_import cards verdicts",
+    "errors site tokens table columns atomic tensor_folder provenance nodes edges circuit circuit_ops circuit_algebra "
+    "circuit_files circuit_export circuit_import cards verdicts",
     "regions run_values intervention models",
     "metrics recovery scoring score_columns cautions toy tasks origin cells featurizers text text_files "
     "activation_store sweep_plan sweep candidate_nodes sources behaviour coverage feature_nodes feature_values "
@@ -19,7 +19,7 @@ FLOORS = [
     "methods",
     "verification mediation gate_validation gate_transfer predicted gradient_vectors vectors clusters cluster_search",
     "evaluate curves readouts card_parts card_making judges debias debias_parts debias_baselines dictionary_scores",
-    "view run_folder demo cli cli_parts cli_features",
+    "view run_folder demo cli cli_parts cli_features cli_shift",
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}
 

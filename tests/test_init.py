@@ -18,7 +18,10 @@ pretrained_dictionary coordinates orthonormal principal_components Dictionary Fe
 train_dictionary dictionary_quality with_quality contexts FeatureCard save_cards load_cards feature_cards
 circuit_cards view_cards attribute_features feature_circuit bar_errors from_layer connect_features error_shares
 predicted_contexts context_vectors Projection cluster choose_n_clusters cluster_stability cluster_circuits
-circuit_overlap view_clusters
+circuit_overlap view_clusters TextClassifier train_classifier classifier_task save_classifier load_classifier shift
+shift_candidates ShiftCandidates ShiftResult skyline_scores over_seeds ShiftSettings BASELINES ProbeSettings Judge
+CallableJudge TokenSetJudge HumanJudge LLMJudge RandomJudge SkylineJudge Verdict load_verdicts save_verdicts Labelled
+BiasedData biased_data read_labelled biased biographies planted gap bias_in_bios serve_cards scr tpp
 """.split()
 
 

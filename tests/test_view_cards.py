@@ -13,6 +13,8 @@ import pytest
 
 from interp.cards import Context, FeatureCard, TokenValue
 from interp.errors import OptionError
+from interp.judges import HumanJudge
+from interp.verdicts import Verdict, load_verdicts
 from interp.view import view_cards
 from interp.view.page import POLICY
 
@@ -65,6 +67,14 @@ def test_a_page_tells_what_is_on_each_card(tmp_path):
     assert "<li><span>·time</span><i>7.5</i></li>" in page and "<li><span>ly</span><i>-3</i></li>" in page
     assert "<title>1 to 2: 9 tokens</title>" in page and page.count("class=neg") == 2
     assert "0 in all of these prompts." in page and "none: not in the stream" in page
+
+
+def test_a_page_says_what_each_verdict_will_do_and_has_no_script_for_a_server(tmp_path):
+    page = text_of(view_cards([CARD], tmp_path / "cards.html"))
+    assert '<b class="out">irrelevant</b>: no, it will be removed. <b class="in">relevant</b>: yes, it stays.' in page
+    assert '<label title="will be removed (key i)"><input type="radio" name="verdict-0" value="irrelevant">' in page
+    assert '<label title="stays (key u)">' in page and '<label title="stays (key r)">' in page
+    assert "fetch" not in page and "connect-src" not in page
 
 
 def test_orders_by_effect_are_offered_where_there_are_effects(tmp_path):
@@ -264,3 +274,65 @@ def test_hostile_cards_run_nothing_and_their_nodes_come_back_as_they_are(tmp_pat
     line, token, look = browsed(page, steps, before="window.alert = text => say.push('alert: ' + text);")
     assert json.loads(line)["node"] == hostile().node
     assert token == '" onmouseover="alert(3)' and look == "context whole"
+
+
+PRESS = """
+    const press = (where, key, more = {}) =>
+      where.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true, ...more}));
+    const here = () => document.activeElement.closest(".card")?.dataset.node ?? null;
+    """
+
+
+@pytest.mark.slow
+@browser
+def test_cards_are_judged_by_keys_which_are_letters_in_a_note(tmp_path):
+    page = view_cards(three(), tmp_path / "cards.html")
+    steps = f"""{PRESS}
+        const seen = [], body = document.body, verdicts = () => nodes().map(node => card(node).dataset.verdict);
+        press(body, "i"); seen.push(verdicts(), here());
+        press(body, "j"); seen.push(here());
+        press(document.activeElement, "j"); press(document.activeElement, "i"); seen.push(here(), verdicts());
+        press(document.activeElement, "i", {{repeat: true}}); press(document.activeElement, "r", {{ctrlKey: true}});
+        press(document.activeElement, "k"); press(document.activeElement, "k"); press(document.activeElement, "u");
+        seen.push(here(), verdicts());
+        press(document.activeElement, "u"); press(document.activeElement, "n");
+        seen.push(document.activeElement.tagName, verdicts());
+        press(document.activeElement, "r"); press(document.activeElement, "j"); press(at("filter"), "r");
+        press(document.activeElement, "Escape");
+        seen.push(document.activeElement.className, here(), verdicts());
+        set("filter", "unit 4"); press(body, "j"); press(document.activeElement, "r"); seen.push(here());
+        end([seen, await download()]);
+        """
+    seen, lines = browsed(page, steps)
+    one, two, three_ = NODES
+    assert seen == [
+        ["", "", ""], None, one, two, ["", "irrelevant", ""], one, ["unsure", "irrelevant", ""], "TEXTAREA",
+        ["", "irrelevant", ""], "card", one, ["", "irrelevant", ""], three_,
+    ]  # fmt: skip
+    assert [json.loads(line)["verdict"] for line in lines.splitlines()] == ["irrelevant", None, "relevant"]
+
+
+@pytest.mark.slow
+@browser
+def test_five_judged_features_with_notes_survive_a_reload_and_become_a_persons_verdicts(tmp_path):
+    cards = [replace(CARD, node=f"{EVIL} unit {unit}", contexts=hostile().contexts) for unit in range(5)]
+    words = ["irrelevant", "relevant", "unsure", "irrelevant", "relevant"]
+    notes = ["pronouns", 'a "b"\nc', EVIL, "é\u2028\\n", ""]
+    page = view_cards(cards, tmp_path / "cards.html")
+    steps = f"""
+        if (location.hash) {{ end([await download(), document.querySelector(".right").textContent]); return; }}
+        const notes = {json.dumps(notes)}, words = {json.dumps(words)};
+        document.querySelectorAll(".card").forEach((one, number) => {{
+          one.querySelector(`[value=${{words[number]}}]`).click();
+          one.querySelector("textarea").value = notes[number];
+          one.querySelector("textarea").dispatchEvent(new Event("input", {{bubbles: true}}));
+        }});
+        location.hash = "#again";
+        location.reload();
+        """
+    lines, shown = browsed(page, steps.replace("</", "<\\/"))
+    path = tmp_path / "cards.jsonl"
+    path.write_text(lines, encoding="utf-8", newline="\n")
+    wanted = [Verdict(card.node, *row) for card, row in zip(cards, zip(words, notes, strict=True), strict=True)]
+    assert load_verdicts(path) == wanted == HumanJudge(path)(cards)
+    assert shown == '" onmouseover="alert(3)'

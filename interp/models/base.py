@@ -335,6 +335,8 @@ class HookedModel(ABC):
     def check_prompts(self, given: Any, logits: Targets = "last") -> Prompts:
         """Prompts on this model's device, once ids and target positions are known to fit."""
         prompts = self.prompts(given).to(self.device)
+        if not len(prompts):
+            raise PromptError("no prompts were given; pass at least one.")
         ids, mask = prompts.ids, prompts.mask
         outside = ids[mask & ((ids < 0) | (ids >= self.shape.n_ids))].tolist()
         if outside:

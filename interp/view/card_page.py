@@ -2,6 +2,9 @@
 
 Judgements are kept as the text of their file: one JSON object a line with node, verdict (null: none yet) and note. The
 same text goes into the download and into the browser's storage, which may refuse; then the page works without it.
+
+The list of cards says ``kept`` with the lines of the cards just judged, and takes in the lines of a ``told``: this is
+how `SAVING`, the script of a page that is served, sends judgements to the server and shows those that it has.
 """
 
 STYLE = """
@@ -11,10 +14,15 @@ body { margin: 0 20px 40px; }
 .bar h1 { font-size: 17px; margin: 0 8px 0 0; } .bar output { color: #777; }
 input, select, button, textarea { font: inherit; color: inherit; background: var(--page);
   border: 1px solid var(--rule); border-radius: 4px; padding: 3px 7px; }
-#filter { width: 17em; } button { cursor: pointer; } #warning { color: #b35900; }
+#filter { width: 17em; } button { cursor: pointer; } #warning { color: #c96a10; }
+.bar output.fault { color: #fff; background: #a33b1c; border-radius: 4px; padding: 3px 8px; }
 .hint { font-size: 12px; color: #777; margin: 6px 0 10px; }
+.how { font-size: 13px; color: inherit; margin-bottom: 0; } .how b.out { color: #d6604d; } .how b.in { color: #4393c3; }
+kbd { font: 11px ui-monospace, monospace; border: 1px solid var(--rule); border-radius: 3px; padding: 0 4px; }
 .card { border: 1px solid var(--rule); border-left: 5px solid var(--rule); border-radius: 5px; margin-bottom: 12px;
-  padding: 7px 12px 9px; font-size: 12.5px; content-visibility: auto; contain-intrinsic-size: auto 290px; }
+  padding: 7px 12px 9px; font-size: 12.5px; content-visibility: auto; contain-intrinsic-size: auto 290px;
+  scroll-margin-top: 100px; }
+.card:focus { outline: 2px solid #4393c3; outline-offset: 2px; }
 .card[data-verdict=relevant] { border-left-color: #4393c3; }
 .card[data-verdict=irrelevant] { border-left-color: #d6604d; }
 .card[data-verdict=unsure] { border-left-color: #e0a030; }
@@ -66,20 +74,23 @@ document.addEventListener("DOMContentLoaded", () => {
   const texts = new Map(cards.map(card => [card, told(card).join("\\n").toLowerCase()]));
   const key = at("cards").dataset.key;
 
-  const lines = () => cards.map(card =>
-    JSON.stringify({node: card.dataset.node, verdict: verdict(card), note: note(card).value}) + "\\n").join("");
+  const line = card =>
+    JSON.stringify({node: card.dataset.node, verdict: verdict(card), note: note(card).value}) + "\\n";
+  const lines = () => cards.map(line).join("");
 
-  function read(text) {  // lines of this page's nodes; how many others there are
+  function read(text) {  // lines of this page's nodes: their cards, and how many other lines there are
+    const found = new Set();
     let foreign = 0;
     for (const line of text.split("\\n").filter(line => line.trim())) {
       let one = null;
       try { one = JSON.parse(line); } catch { /* counted below */ }
       const card = byNode.get(one?.node);
       if (!card) { foreign += 1; continue; }
+      found.add(card);
       for (const choice of choices(card)) choice.checked = choice.value === one.verdict;
       note(card).value = typeof one.note === "string" ? one.note : "";
     }
-    return foreign;
+    return {found: [...found], foreign};
   }
 
   function tally() {
@@ -87,8 +98,9 @@ document.addEventListener("DOMContentLoaded", () => {
     at("judged").textContent = `${cards.filter(verdict).length} of ${cards.length} judged`;
   }
 
-  function keep() {
+  function keep(changed) {
     tally();
+    at("cards").dispatchEvent(new CustomEvent("kept", {detail: changed.map(line).join("")}));
     try { localStorage.setItem(key, lines()); }
     catch { at("warning").textContent = "This browser keeps no judgements: download them before you leave."; }
   }
@@ -120,10 +132,39 @@ document.addEventListener("DOMContentLoaded", () => {
     at("cards").append(...[...cards].sort((a, b) => rank(b) - rank(a)));
   }
 
+  function judge(card, value) {  // the same verdict again takes it back
+    const again = verdict(card) === value;
+    for (const choice of choices(card)) choice.checked = choice.value === value && !again;
+    keep([card]);
+  }
+
+  function step(from, by) {  // to a neighbour; from nowhere, to the first card in sight
+    const shown = [...document.querySelectorAll(".card")].filter(card => !card.hidden);
+    const inSight = card => card.getBoundingClientRect().bottom > 120;
+    (from ? shown[shown.indexOf(from) + by] : shown.find(inSight) ?? shown[0])?.focus();
+  }
+
+  const keys = {
+    i: card => judge(card, "irrelevant"), u: card => judge(card, "unsure"), r: card => judge(card, "relevant"),
+    n: card => note(card).focus(),
+  };
+
+  document.addEventListener("keydown", event => {
+    const {key, target} = event, card = target.closest(".card");
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    if (target.matches("textarea") && key === "Escape") card.focus();
+    if (target.matches("textarea, select, input:not([type=radio])")) return;
+    if (key === "j" || key === "k") step(card, key === "j" ? 1 : -1);
+    else if (card && Object.hasOwn(keys, key) && !event.repeat) keys[key](card);
+    else return;
+    event.preventDefault();
+  });
+
   at("filter").addEventListener("input", show);
   at("which").addEventListener("change", show);
   at("order").addEventListener("change", sort);
-  at("cards").addEventListener("input", keep);
+  at("cards").addEventListener("input", event => keep([event.target.closest(".card")]));
+  at("cards").addEventListener("told", event => { read(event.detail); tally(); show(); });
   at("cards").addEventListener("click", event => event.target.closest(".context")?.classList.toggle("whole"));
   at("download").addEventListener("click", () => {
     const link = document.createElement("a");
@@ -136,8 +177,8 @@ document.addEventListener("DOMContentLoaded", () => {
   at("file").addEventListener("change", async () => {
     const [file] = at("file").files;
     if (!file) return;
-    const foreign = read(await file.text());
-    keep();
+    const {found, foreign} = read(await file.text());
+    keep(found);
     if (foreign) at("warning").textContent = `${foreign} lines of that file belong to no card here.`;
     at("file").value = "";
   });
@@ -146,5 +187,60 @@ document.addEventListener("DOMContentLoaded", () => {
   tally();
   sort();
   show();
+});
+"""
+
+SAVING = """
+"use strict";
+document.addEventListener("DOMContentLoaded", () => {
+  const cards = document.getElementById("cards");
+  const key = cards.dataset.key + " unsaved", file = cards.dataset.file;
+  const status = document.createElement("output");
+  status.id = "saved";
+  document.getElementById("judged").after(status);
+  const pending = new Map();  // node -> its line, which the file does not have yet
+  let sending = false, fault = "";
+
+  function add(text) {
+    for (const line of text.split("\\n").filter(line => line)) pending.set(JSON.parse(line).node, line + "\\n");
+  }
+
+  function say() {
+    const left = [...pending.values()].join("");
+    try { if (left) localStorage.setItem(key, left); else localStorage.removeItem(key); } catch { /* said elsewhere */ }
+    status.className = fault ? "fault" : "";
+    status.textContent = fault ? `${pending.size} not saved in ${file}: ${fault}`
+      : pending.size ? "saving ..." : `saved in ${file}`;
+  }
+
+  const gone = "the server is gone. All judgements are kept in this browser and in Download: start the server again, "
+    + "open its new page and Load the download there.";
+
+  async function send() {
+    if (sending || !pending.size) return;
+    sending = true;
+    const sent = new Map(pending), body = [...sent.values()].join("");
+    try {
+      const answer = await fetch(location.pathname, {method: "POST", body, keepalive: body.length < 10000});
+      if (answer.ok) for (const [node, line] of sent) if (pending.get(node) === line) pending.delete(node);
+      fault = answer.ok ? "" : [403, 404].includes(answer.status) ? gone : await answer.text();
+    } catch { fault = gone; }
+    sending = false;
+    say();
+    if (!fault) send();  // what was judged meanwhile
+  }
+
+  const tell = text => cards.dispatchEvent(new CustomEvent("told", {detail: text}));
+  tell(cards.dataset.judged);
+  try {
+    const left = localStorage.getItem(key) ?? "";
+    add(left);
+    tell(left);
+  } catch { /* said at the first judgement */ }
+  cards.addEventListener("kept", event => { add(event.detail); say(); send(); });
+  addEventListener("focus", send);  // back from whatever was mended
+  addEventListener("beforeunload", event => { if (pending.size) event.preventDefault(); });
+  say();
+  send();
 });
 """

@@ -19,7 +19,7 @@ from interp.view.card_page import SCRIPT, STYLE
 from interp.view.page import write_page
 from interp.view.style import visible
 
-VERDICTS = ("irrelevant", "unsure", "relevant")
+VERDICTS = {"irrelevant": "will be removed", "unsure": "stays", "relevant": "stays"}
 STRONGEST = 0.85  # opacity behind a card's largest activation; its text must stay readable
 ORDERS = {
     "magnitude": "largest effect, either sign",
@@ -28,6 +28,14 @@ ORDERS = {
     "rarest": "least often active",
     "given": "as given",
 }
+HOW = (
+    'Is the feature about the task? <b class="out">irrelevant</b>: no, it will be removed. <b class="in">relevant</b>: '
+    "yes, it stays. <b>unsure</b>: it stays too."
+)
+KEYS = (
+    "Keys, once a card is clicked: <kbd>i</kbd> irrelevant, <kbd>r</kbd> relevant, <kbd>u</kbd> unsure, the same again "
+    "takes it back; <kbd>n</kbd> note; <kbd>j</kbd> next card, <kbd>k</kbd> the one before."
+)
 HINT = (
     "Blue: activation above 0, red: below, deepest at the card's maximum; point at a token for the number, click a "
     "context to see all of it. Promoted and suppressed: logits of the direction through final norm and unembedding."
@@ -57,7 +65,7 @@ def view_cards(cards: Sequence[FeatureCard], path: str | Path, *, title: str = "
     inside = "\n".join(_card(card, number) for number, card in enumerate(cards))
     parts = [
         _bar(title, any(card.effect is not None for card in cards)),
-        f'<p class="hint">{escape(HINT)}</p>',
+        f'<p class="hint how">{HOW}</p><p class="hint">{KEYS}<br>{escape(HINT)}</p>',
         f'<main id="cards" data-key="{key}" data-file="{escape(Path(path).stem)}.jsonl">{inside}</main>',
     ]
     return write_page(path, title, parts, f"<style>{STYLE}</style><script>{SCRIPT}</script>")
@@ -90,7 +98,8 @@ def _card(card: FeatureCard, number: int) -> str:
     shown = rows or '<p class="why">0 in all of these prompts.</p>'
     effect = "" if card.effect is None else repr(card.effect)
     return (
-        f'<article class="card" data-node="{escape(card.node)}" data-effect="{effect}" data-density="{card.density!r}">'
+        f'<article class="card" tabindex="0" data-node="{escape(card.node)}" data-effect="{effect}" '
+        f'data-density="{card.density!r}">'
         f'<div class="top"><h2>{escape(card.node)}</h2>{_statistics(card)}{_judge(number)}</div>'
         f'<div class="body"><div class="contexts">{shown}</div><div class="side">{_side(card)}</div></div></article>'
     )
@@ -118,8 +127,9 @@ def _short(value: float, scale: float) -> str:
 def _judge(number: int) -> str:
     """The three verdicts and a note."""
     radios = "".join(
-        f'<label><input type="radio" name="verdict-{number}" value="{verdict}">{verdict}</label>'
-        for verdict in VERDICTS
+        f'<label title="{effect} (key {verdict[0]})"><input type="radio" name="verdict-{number}" value="{verdict}">'
+        f"{verdict}</label>"
+        for verdict, effect in VERDICTS.items()
     )
     note = '<textarea rows="1" placeholder="note" aria-label="note"></textarea>'
     return f'<div class="judge">{note}<fieldset>{radios}</fieldset></div>'
