@@ -9,6 +9,14 @@ The label is the profession, whose name never occurs. The attribute is one of `A
 - repetition: the sentences once, or all of them a second time.
 
 Names in what is held out are none of the names in training.
+
+How far a probe leans on each, trained on the ambiguous part of `biographies(200)` at resid_post[8] of SmolLM2-135M
+(accuracy for the label, agreement with the attribute, accuracy of the worst group, on the balanced test):
+
+    professor, nurse    gender .85 .66 .60    order .79 .71 .52    repetition .51 1.00 .00
+    surgeon, nurse      gender .58 .93 .10    order .58 .93 .10    repetition .50 1.00 .00
+
+Trained on the balanced part it has at least .95 for the label and .92 in the worst group throughout (two seeds).
 """
 
 from collections.abc import Callable, Sequence

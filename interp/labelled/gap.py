@@ -2,6 +2,10 @@
 
 From GAP (Webster et al. 2018, arXiv 1810.05201), as a file of rows with `text`, `gender` (F or M), `domain` (academic,
 music, politics, screen, sport) and `n_keywords`, the number of words that told the domain: the more, the surer.
+
+How far a probe at resid_post[8] of SmolLM2-135M leans on gender depends on the domains (accuracy of the worst group
+after ambiguous and after balanced training, two seeds): screen and sport from two keywords .94 .94 against .94 .97, so
+hardly at all; screen and politics from one keyword .54 .46 against .83 .78.
 """
 
 from pathlib import Path

@@ -76,7 +76,8 @@ def test_a_limit_bounds_every_group_of_every_part(bios: Any) -> None:
 def test_words_concepts_and_names_are_those_of_the_paper(bios: Any) -> None:
     data = bias_in_bios(dataset=bios)
     assert (data.words, data.concepts, len(KEYWORDS)) == (GENDER_WORDS, KEYWORDS, 20)
-    assert len(PROFESSIONS) == 28 and PROFESSIONS[PROFESSOR] == "professor" and PROFESSIONS[NURSE] == "nurse"
+    assert (len(PROFESSIONS), PROFESSIONS[0], PROFESSIONS[NURSE]) == (28, "accountant", "nurse")
+    assert PROFESSIONS[14:22:7] == ("painter", "professor") and PROFESSIONS[-2:] == ("teacher", "yoga_teacher")
     turned: Labelled = bias_in_bios(classes=("nurse", "professor"), dataset=bios).train
     assert turned.counts() == {"nurse/male": 3, "nurse/female": 0, "professor/male": 0, "professor/female": 3}
 

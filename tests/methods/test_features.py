@@ -103,6 +103,18 @@ def test_integrated_gradients_reach_the_effect_of_the_whole_site_a_hundred_times
             assert gaps[0] < 0.1 and 95 < gaps[0] / gaps[1] < 105, (ablation, gaps)
 
 
+def test_positions_that_a_featurizer_skips_stay_as_they_are_on_the_way():
+    with F64():
+        model, given = hooked64("llama"), task()
+        one = replace(dictionaries(model, "resid_post")[0], skip=1)
+        search, batch = search_of(model, given, [one], method="ig", steps=2000, ablation="zero")
+        sums = batch.sums(search.sites[0], feature_gradient(batch, search.sites[0])).sum((0, 1))
+        there = one.decode(torch.zeros(1, one.n_features, dtype=torch.float64)).expand_as(batch.base[one.site]).clone()
+        there[:, 0] = batch.base[one.site][:, 0]
+        edited = model.run(given.clean, [Patch(one.site, there)], logits=given.answers.positions).logits
+        assert (sums - (given.metric(edited, given.answers) - batch.values)).abs().max() < 1e-4
+
+
 def test_the_rules_of_the_papers_text_and_code_mirror_each_other_and_err_ten_times_less_with_ten_times_the_steps():
     with F64():
         model, given = hooked64("llama"), task()
