@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from interp.featurizers.linear import principal_components as principal_components
     from interp.featurizers.quality import dictionary_quality as dictionary_quality
     from interp.featurizers.quality import with_quality as with_quality
+    from interp.featurizers.token_features import token_dictionary as token_dictionary
     from interp.featurizers.training import train_dictionary as train_dictionary
     from interp.gate_classes import gate_table as gate_table
     from interp.gate_classes import hard_circuit as hard_circuit
@@ -146,12 +147,15 @@ if TYPE_CHECKING:
     from interp.tokens import Prompts as Prompts
     from interp.vectors import context_vectors as context_vectors
     from interp.verdicts import Verdict as Verdict
+    from interp.verdicts import combined_verdicts as combined_verdicts
+    from interp.verdicts import judge_agreement as judge_agreement
     from interp.verdicts import load_verdicts as load_verdicts
     from interp.verdicts import save_verdicts as save_verdicts
     from interp.verification import bound_missed as bound_missed
     from interp.verification import verify as verify
     from interp.view.cards import view_cards as view_cards
     from interp.view.clusters import view_clusters as view_clusters
+    from interp.view.serve import card_server as card_server
     from interp.view.serve import serve_cards as serve_cards
 
 _WHERE = {
@@ -180,6 +184,7 @@ _WHERE = {
     "interp.featurizers.files": "load_dictionary pretrained_dictionary save_dictionary",
     "interp.featurizers.linear": "coordinates orthonormal principal_components",
     "interp.featurizers.quality": "dictionary_quality with_quality",
+    "interp.featurizers.token_features": "token_dictionary",
     "interp.featurizers.training": "train_dictionary",
     "interp.gate_classes": "gate_table hard_circuit modularity",
     "interp.gate_settings": "FitEngine GateSettings",
@@ -223,11 +228,11 @@ _WHERE = {
     "interp.text": "contexts",
     "interp.tokens": "Prompts",
     "interp.vectors": "context_vectors",
-    "interp.verdicts": "Verdict load_verdicts save_verdicts",
+    "interp.verdicts": "Verdict combined_verdicts judge_agreement load_verdicts save_verdicts",
     "interp.verification": "bound_missed verify",
     "interp.view.cards": "view_cards",
     "interp.view.clusters": "view_clusters",
-    "interp.view.serve": "serve_cards",
+    "interp.view.serve": "card_server serve_cards",
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names.split()}
 

@@ -58,7 +58,8 @@ def shift_command(
         if candidates is None:
             settings = interp.ShiftSettings(
                 n_features=None if at_least is not None else n_features, at_least=at_least, examples=examples,
-                method=method, steps=steps, ablation=ablation, length=length, seed=seed,
+                method=method,  # type: ignore[arg-type]
+                steps=steps, ablation=ablation, length=length, seed=seed,
             )  # fmt: skip
             start = interp.shift_candidates(hooked, texts, given, layer, settings)
         else:

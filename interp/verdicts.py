@@ -76,12 +76,12 @@ class Agreement:
     only_b: int
 
 
-def agreement(a: Sequence[Verdict], b: Sequence[Verdict]) -> Agreement:
+def judge_agreement(a: Sequence[Verdict], b: Sequence[Verdict]) -> Agreement:
     """Compare the verdicts of two judges; a verdict None counts as none.
 
     >>> first = [Verdict("f1", "irrelevant"), Verdict("f2", "relevant"), Verdict("f3", "unsure")]
     >>> second = [Verdict("f1", "irrelevant"), Verdict("f2", "irrelevant"), Verdict("f3", None)]
-    >>> agreement(first, second)
+    >>> judge_agreement(first, second)
     Agreement(n=2, share=0.5, kappa=0.0, differing=('f2',), only_a=1, only_b=0)
 
     Raises:
@@ -101,7 +101,7 @@ def _judged(verdicts: Sequence[Verdict]) -> dict[str, Word]:
     return {node: one.verdict for node, one in _by_node(verdicts).items() if one.verdict is not None}
 
 
-def combined(a: Sequence[Verdict], b: Sequence[Verdict], rule: Rule = "both") -> list[Verdict]:
+def combined_verdicts(a: Sequence[Verdict], b: Sequence[Verdict], rule: Rule = "both") -> list[Verdict]:
     """One verdict a node from those of two judges: the first judge's nodes in order, then the second's others.
 
     Where both gave one word, that word. Where they differ, ``either`` makes it irrelevant if one says so; everything

@@ -41,15 +41,3 @@ def signed_basis(model: HookedModel, site: str, *, seed: int = 0, dtype: torch.d
     both = torch.cat([basis, -basis], 1)
     zeros = torch.zeros(2 * width, dtype=dtype)
     return Dictionary(site, encoder=both, bias=zeros, decoder=both.T.clone(), decoder_bias=zeros[:width])
-
-
-def word_dictionary(model: HookedModel) -> Dictionary:
-    """A dictionary at `embed` with a feature for each word of the vocabulary, active at that word alone."""
-    words = model.module("embed").weight.detach().float()
-    size = words.norm(dim=1)
-    unit = words / size[:, None]
-    others = (unit @ words.T).fill_diagonal_(-torch.inf).amax(1)
-    return Dictionary(
-        "embed", encoder=unit.T.contiguous(), bias=torch.zeros(len(words)), decoder=unit,
-        decoder_bias=torch.zeros(words.shape[1]), gate_bias=-(size + others) / 2,
-    )  # fmt: skip

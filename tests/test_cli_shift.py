@@ -4,7 +4,6 @@ import csv
 import json
 
 import pytest
-from dictionaries import word_dictionary
 from test_cli import here
 
 import interp
@@ -16,7 +15,7 @@ QUICK = ["--layer", "1", "--method", "atp", "--n-features", "8", "--examples", "
 def words(tmp_path_factory):
     """A folder with a dictionary that has a feature for each word."""
     folder = tmp_path_factory.mktemp("dictionary")
-    return str(interp.save_dictionary(word_dictionary(interp.load("embedded")), folder))
+    return str(interp.save_dictionary(interp.token_dictionary(interp.load("embedded")), folder))
 
 
 def test_cards_are_written_judged_by_hand_and_gone_on_from(words, tmp_path, monkeypatch, capsys) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dictionaries import random_dictionary, word_dictionary
+from dictionaries import random_dictionary
 from labelled_examples import CONSTANT, S, T, four_groups, leaning_data, plain_model, random_texts, worded
 
 from interp.circuit_files import load_circuit
@@ -26,6 +26,7 @@ from interp.debias_parts import (
 from interp.errors import FileError, InterpWarning, OptionError, SiteError, TaskError
 from interp.featurizers.dictionary import Dictionary
 from interp.featurizers.linear import coordinates, orthonormal
+from interp.featurizers.token_features import token_dictionary
 from interp.judges import CallableJudge, RandomJudge, SkylineJudge, TokenSetJudge
 from interp.labelled.base import BiasedData, Labelled
 from interp.labelled.planted import planted
@@ -150,12 +151,12 @@ def word_data() -> BiasedData:
 @pytest.fixture(scope="module")
 def found(embedded, word_data) -> ShiftCandidates:
     """The features that a classifier of layer 2 leans on, among one for each word."""
-    return shift_candidates(embedded, word_data, [word_dictionary(embedded)], 2, FAST)
+    return shift_candidates(embedded, word_data, [token_dictionary(embedded)], 2, FAST)
 
 
 def judged(embedded, word_data, found, judge, **options):
     """Its report by method."""
-    result = shift(embedded, word_data, [word_dictionary(embedded)], judge, candidates=found, **options)
+    result = shift(embedded, word_data, [token_dictionary(embedded)], judge, candidates=found, **options)
     return result, {row["method"]: row for row in result.table.rows()}
 
 
@@ -181,7 +182,7 @@ def test_judging_by_words_brings_the_worst_group_to_the_oracles_and_every_baseli
 
 
 def test_the_skyline_judge_does_as_well_and_the_random_one_leaves_the_worst_group(embedded, word_data, found) -> None:
-    scores = skyline_scores(found, word_data, [word_dictionary(embedded)])
+    scores = skyline_scores(found, word_data, [token_dictionary(embedded)])
     _, rows = judged(embedded, word_data, found, SkylineJudge(scores, 2), baselines=("oracle",))
     assert rows["SHIFT + retrain"]["worst"] >= rows["oracle"]["worst"] - 0.03
     assert "upper bound" in rows["SHIFT"]["uses"]
@@ -194,7 +195,7 @@ def test_the_same_seed_gives_the_same_report_and_another_seed_another(embedded, 
     reports = []
     for seed in (0, 0, 1):
         settings = replace(FAST, seed=seed, examples=16, n_features=6)
-        result = shift(embedded, word_data, [word_dictionary(embedded)], TokenSetJudge(word_data.words), 1, settings,
+        result = shift(embedded, word_data, [token_dictionary(embedded)], TokenSetJudge(word_data.words), 1, settings,
                        baselines=("random",))  # fmt: skip
         reports.append(result)
     first, again, other = (result.table.rows() for result in reports)
@@ -211,14 +212,13 @@ def test_everything_is_saved_and_the_classifier_works_without_the_rest(embedded,
     assert loaded.predict(texts) == result.classifier.predict(texts) and set(loaded.predict(texts)) <= set(
         loaded.classes
     )
-    assert loaded.removed[0].featurizer.n_features == 2  # of hundreds
     circuit = load_circuit(tmp_path / "circuit")
     said = circuit.scores["irrelevant"].values
     assert np.nansum(said) == 2 and np.isfinite(said).sum() == 12 and circuit.kept_nodes.sum() == 12
     again = ShiftCandidates.load(tmp_path, embedded)
     assert again.settings == found.settings and again.cards == found.cards
     verdicts = tmp_path / "verdicts.jsonl"
-    repeated = shift(embedded, word_data, [word_dictionary(embedded)], verdicts, candidates=again, baselines=())
+    repeated = shift(embedded, word_data, [token_dictionary(embedded)], verdicts, candidates=again, baselines=())
     assert repeated.verdicts == result.verdicts
     np.testing.assert_allclose(repeated.table["worst"], result.table["worst"])
 
@@ -282,7 +282,7 @@ def test_a_judge_that_removes_everything_or_nothing_is_warned_of(embedded, word_
     ],
 )
 def test_wrong_arguments_are_one_clear_error(change, error, match, embedded, word_data) -> None:
-    given = [word_dictionary(embedded)]
+    given = [token_dictionary(embedded)]
     if change.pop("late", False):
         given.append(coordinates(embedded, "resid_post[1]"))
     settings = replace(FAST, examples=4, n_features=2)
@@ -304,8 +304,8 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 def test_candidates_of_other_texts_or_featurizers_are_refused(embedded, word_data, found) -> None:
     with pytest.raises(TaskError, match="found on other texts"):
-        shift(embedded, planted(40, seed=3), [word_dictionary(embedded)], lambda card: "relevant", candidates=found)
-    with pytest.raises(OptionError, match="dictionary.embed, which are not given"):
+        shift(embedded, planted(40, seed=3), [token_dictionary(embedded)], lambda card: "relevant", candidates=found)
+    with pytest.raises(OptionError, match="tokens, which are not given"):
         shift(embedded, word_data, [coordinates(embedded, "embed")], lambda card: "relevant", candidates=found)
 
 

@@ -1,6 +1,7 @@
 """SCR and TPP: ablations of pooled features against real runs, planted concepts, notes and errors."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tiny import VOCAB, state
 
 from interp import dictionary_scores
 from interp.classifier import text_prompts
-from interp.dictionary_scores import PROBE, SIZES, Reading, pooled, scr, tpp
+from interp.dictionary_scores import PROBE, SIZES, Pooled, Reading, pooled, scr, tpp
 from interp.errors import OptionError, PromptError, SiteError, TaskError
 from interp.feature_values import FeatureEdit, Split
 from interp.featurizers.base import Featurizer, flat
@@ -242,10 +243,24 @@ def test_numbers_do_as_labels_and_two_classes_do() -> None:
 
 def test_others_are_as_many_as_a_class_and_evenly_drawn() -> None:
     parts = [torch.arange(start, start + 7) for start in (0, 10, 20, 30)]
-    rows = dictionary_scores._against_others(parts, 1, 0)
-    assert rows[:7].tolist() == parts[1].tolist() and len(set(rows.tolist())) == 14
-    counts = np.bincount(rows[7:].numpy() // 10, minlength=4)
-    assert counts[1] == 0 and counts.sum() == 7 and counts[[0, 2, 3]].min() >= 1
+    for number, seed in product(range(4), range(5)):
+        rows = dictionary_scores._against_others(parts, number, seed)
+        assert rows[:7].tolist() == parts[number].tolist() and len(set(rows.tolist())) == 14
+        counts = np.delete(np.bincount(rows[7:].numpy() // 10, minlength=4), number)
+        assert counts.sum() == 7 and counts.min() >= 1 and counts.max() <= 3
+
+
+def test_drops_are_each_probe_s_own() -> None:
+    features = torch.eye(2)
+
+    def reading(*logits: float, along: tuple[float, float]) -> Reading:
+        return Reading(torch.tensor([1, 1]), torch.tensor(logits), features, torch.arange(2), torch.tensor(along))
+
+    right, half = reading(1.0, 1.0, along=(2.0, 0.0)), reading(1.0, -1.0, along=(0.0, -2.0))  # 1 right, then 1/2
+    units = [torch.tensor([0]), torch.tensor([1])]
+    clean = np.array([right.accuracy(), half.accuracy()])
+    assert clean.tolist() == [1.0, 0.5]
+    assert dictionary_scores._drops([right, half], units, clean) == (0.0, 0.0)  # own: 1 - 1/2 and 1/2 - 1; others: 0
 
 
 # --- both ---
@@ -264,6 +279,28 @@ def test_a_seed_fixes_everything_and_another_one_changes_something_and_the_model
     first, again, other = (both_scores(model, one, seed) for seed in (0, 0, 1))
     assert state(model.model) == before
     assert all(map(same, first, again)) and not any(map(same, first, other))
+
+
+def bench(seed: int) -> dictionary_scores._Bench:
+    means = Pooled(torch.randn(12, 32), torch.rand(12, 40) * (torch.arange(40) % 2))
+    return dictionary_scores._Bench(random_dictionary(worded("gpt2"), "resid_post[1]"), means, FAST, seed)
+
+
+def test_controls_are_of_active_features_and_another_draw_for_each_class_and_seed() -> None:
+    one = bench(0)
+    sets = [sorted(units.tolist()) for units in one.random(6, 1)]
+    assert len(sets) == 10 and all(len(set(units)) == 6 and all(unit % 2 for unit in units) for units in sets)
+    assert sets != [sorted(units.tolist()) for units in one.random(6, 2)]
+    assert sets != [sorted(units.tolist()) for units in replace(one, seed=1).random(6, 1)]
+    assert sets == [sorted(units.tolist()) for units in one.random(6, 1)]
+
+
+def test_a_seed_is_that_of_the_probes_and_of_the_split() -> None:
+    one, rows = bench(0), torch.arange(12)
+    logits = [replace(one, seed=seed).reading(rows % 2, rows, rows).logits for seed in (0, 0, 1)]
+    assert torch.equal(logits[0], logits[1]) and not torch.equal(logits[0], logits[2])
+    splits = [dictionary_scores._split(FOUR.groups, list("abcd"), 0.4, seed, times=2)[0].tolist() for seed in (0, 0, 1)]
+    assert splits[0] == splits[1] != splits[2]
 
 
 def test_the_control_of_one_size_does_not_depend_on_the_other_sizes() -> None:

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from interp import verdicts as module
 from interp.errors import FileError, OptionError
-from interp.verdicts import WORDS, Agreement, Verdict, agreement, combined, load_verdicts, read_verdicts, save_verdicts
+from interp.verdicts import (
+    WORDS,
+    Agreement,
+    Verdict,
+    combined_verdicts,
+    judge_agreement,
+    load_verdicts,
+    read_verdicts,
+    save_verdicts,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=12)  # lone surrogates too
 SCORES = st.none() | st.floats(allow_nan=False, allow_infinity=False)
@@ -124,7 +133,7 @@ def test_a_score_is_finite():
             "Verdict('a', 'Relevant')",
             "the verdict on 'a' is 'Relevant'; allowed: 'irrelevant', 'relevant', 'unsure'; nearest",
         ),
-        ("combined([], [], 'any')", "rule is 'any'; allowed: 'both', 'either'"),
+        ("combined_verdicts([], [], 'any')", "rule is 'any'; allowed: 'both', 'either'"),
     ],
 )
 def test_other_words_are_refused(call, message):
@@ -143,29 +152,29 @@ def test_kappa_is_that_of_cohens_worked_example():
              ("relevant", "relevant"): 15}  # fmt: skip
     pairs = [pair for pair, count in table.items() for _ in range(count)]
     a, b = ([Verdict(str(node), pair[side]) for node, pair in enumerate(pairs)] for side in (0, 1))
-    found = agreement(a, b[::-1])
+    found = judge_agreement(a, b[::-1])
     assert (found.n, found.share, len(found.differing)) == (50, 0.7, 15)
     assert found.kappa == pytest.approx(0.4, abs=1e-15)  # (0.7 - 0.5) / (1 - 0.5)
-    assert (agreement(b, a).kappa, agreement(a, a).kappa) == (found.kappa, 1.0)
+    assert (judge_agreement(b, a).kappa, judge_agreement(a, a).kappa) == (found.kappa, 1.0)
 
 
 def test_only_nodes_that_both_judged_are_compared_and_unsure_is_a_verdict():
     a = said(one="unsure", two="relevant", three=None, four="relevant", five="irrelevant")
     b = said(five="relevant", one="unsure", two="unsure", three="relevant", four=None, six="relevant")
-    found = agreement(a, b)
+    found = judge_agreement(a, b)
     assert (found.n, found.differing, found.only_a, found.only_b) == (3, ("two", "five"), 1, 2)
     assert found.share == 1 / 3 and found.kappa == pytest.approx((3 - 3) / (9 - 3))
-    opposite = agreement(said(a="relevant", b="irrelevant"), said(a="irrelevant", b="relevant"))
+    opposite = judge_agreement(said(a="relevant", b="irrelevant"), said(a="irrelevant", b="relevant"))
     assert (opposite.share, opposite.kappa) == (0.0, -1.0)
 
 
 def test_kappa_is_nan_where_chance_alone_agrees_and_where_nothing_was_judged_by_both():
-    same = agreement(said(a="relevant", b="relevant"), said(a="relevant", b="relevant"))
+    same = judge_agreement(said(a="relevant", b="relevant"), said(a="relevant", b="relevant"))
     assert (same.n, same.share) == (2, 1.0) and math.isnan(same.kappa)
-    none = agreement(said(a="relevant"), said(b="relevant"))
+    none = judge_agreement(said(a="relevant"), said(b="relevant"))
     assert math.isnan(none.share) and math.isnan(none.kappa)
     assert (none.n, none.differing, none.only_a, none.only_b) == (0, (), 1, 1)
-    assert isinstance(none, Agreement) and agreement([], []).n == 0
+    assert isinstance(none, Agreement) and judge_agreement([], []).n == 0
 
 
 @pytest.mark.parametrize(
@@ -184,18 +193,22 @@ def test_kappa_is_nan_where_chance_alone_agrees_and_where_nothing_was_judged_by_
 )
 def test_two_verdicts_are_combined_by_the_rule_whoever_comes_first(a, b, both, either):
     for one, other in ((a, b), (b, a)):
-        assert [v.verdict for v in combined(said(x=one), said(x=other))] == [both]
-        assert [v.verdict for v in combined(said(x=one), said(x=other), "either")] == [either]
+        assert [v.verdict for v in combined_verdicts(said(x=one), said(x=other))] == [both]
+        assert [v.verdict for v in combined_verdicts(said(x=one), said(x=other), "either")] == [either]
     if b is None:
-        assert combined(said(x=a), [], "either") == said(x=either)
+        assert combined_verdicts(said(x=a), [], "either") == said(x=either)
 
 
 def test_combined_verdicts_keep_the_order_and_the_notes():
     a = [Verdict("x", "relevant", "why", 0.5), Verdict("y", None, "later")]
     b = [Verdict("z", "unsure"), Verdict("y", "unsure", "hm"), Verdict("x", "relevant", "why")]
-    assert combined(a, b) == [Verdict("x", "relevant", "why"), Verdict("y", None, "later | hm"), Verdict("z", None)]
+    assert combined_verdicts(a, b) == [
+        Verdict("x", "relevant", "why"),
+        Verdict("y", None, "later | hm"),
+        Verdict("z", None),
+    ]
 
 
 def test_two_verdicts_of_one_judge_are_refused():
     with pytest.raises(OptionError, match=r"nodes \['x'\] have several verdicts of one judge; give one a node"):
-        agreement([], [Verdict("x", None), Verdict("x", "unsure")])
+        judge_agreement([], [Verdict("x", None), Verdict("x", "unsure")])

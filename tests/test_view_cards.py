@@ -300,7 +300,8 @@ def test_cards_are_judged_by_keys_which_are_letters_in_a_note(tmp_path):
         press(document.activeElement, "r"); press(document.activeElement, "j"); press(at("filter"), "r");
         press(document.activeElement, "Escape");
         seen.push(document.activeElement.className, here(), verdicts());
-        set("filter", "unit 4"); press(body, "j"); press(document.activeElement, "r"); seen.push(here());
+        set("which", "unjudged"); card("mlp_out").focus(); press(document.activeElement, "j");
+        press(document.activeElement, "r"); seen.push(here());
         end([seen, await download()]);
         """
     seen, lines = browsed(page, steps)

@@ -95,7 +95,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class BiasedData:
-    """What debiasing a classifier works with, all parts disjoint.
+    """What debiasing a classifier works with; no text is both for training and held out.
 
     Args:
         train: ambiguous: label and attribute go together. The only part that a classifier and SHIFT learn from.
@@ -103,7 +103,8 @@ class BiasedData:
         balanced: the same for training: for the oracle and the skylines, which see what SHIFT does not. None: these are
             left out.
         held_out: all that is held out of the four groups, however frequent, for the worst group; `test` when None.
-        words: words that give the attribute away, for the delete-tokens baseline and token-set judges.
+        words: words that give the attribute away, in whatever case, for the baseline that deletes them and for
+            `TokenSetJudge`.
         concepts: words of the task itself, for the concept-bottleneck baseline.
 
     Raises:
