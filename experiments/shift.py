@@ -5,9 +5,10 @@
 DATA is biographies, gap, bias_in_bios, planted, or a table of texts, with --options as JSON (gap needs {"path": ...});
 DICTIONARIES are folders, or release:id pairs of sae-lens, separated by commas. The judge is the data's own list of
 words (a feature is irrelevant where more than half of its activation lies on them), or a file of verdicts. Each seed
-draws its own split, probe and examples. "neurons" are the same sites' coordinates, put to their mean. Writes seeds.csv,
-table.csv (means with 95 % t-intervals over seeds) and, of the first seed, everything that `ShiftResult.save` does;
-seeds that are there already are not run again.
+draws its own split, probe and examples. Beside the dictionaries' features: "neurons", the same sites' coordinates, put to
+their mean; "tokens", a feature for each token at the embedding (`token_dictionary`). Writes a table a seed, table.csv
+(means with 95 % t-intervals over seeds) and, of the first seed, what `ShiftResult.save` does; seeds that are there
+already are not run again.
 
 The paper's settings, for a GPU (the judge there was a person; features are those with a score of at least 0.1 and 6):
 
@@ -19,10 +20,11 @@ The paper's settings, for a GPU (the judge there was a person; features are thos
         --dtype bfloat16 --published 6 --length 8192
 
 To compare with (balanced test: profession / gender / worst group): Pythia-70M original 61.9 / 87.4 / 24.4, concept
-bottleneck 83.3 / 60.1 / 67.7, random 61.8 / 87.5 / 24.4, SHIFT 88.5 / 54.0 / 76.0, + retrain 93.1 / 52.0 / 89.0, neuron
-skyline 75.5 / 73.2 / 41.5, feature skyline 88.5 / 54.3 / 62.9, oracle 93.0 / 49.4 / 91.9. Gemma-2-2B original 67.7 /
-81.9 / 18.2, concept bottleneck 90.2 / 50.1 / 86.7, random 67.3 / 82.3 / 18.0, SHIFT 76.0 / 51.5 / 50.0, + retrain 95.0 /
-52.4 / 92.9, neuron skyline 65.1 / 84.3 / 5.6, feature skyline 80.8 / 53.7 / 56.7, oracle 95.0 / 50.6 / 93.1.
+bottleneck 83.3 / 60.1 / 67.7, random 61.8 / 87.5 / 24.4, SHIFT 88.5 / 54.0 / 76.0, + retrain 93.1 / 52.0 / 89.0,
+neuron skyline 75.5 / 73.2 / 41.5, feature skyline 88.5 / 54.3 / 62.9, oracle 93.0 / 49.4 / 91.9. Gemma-2-2B original
+67.7 / 81.9 / 18.2, concept bottleneck 90.2 / 50.1 / 86.7, random 67.3 / 82.3 / 18.0, SHIFT 76.0 / 51.5 / 50.0, +
+retrain 95.0 / 52.4 / 92.9, neuron skyline 65.1 / 84.3 / 5.6, feature skyline 80.8 / 53.7 / 56.7, oracle 95.0 / 50.6 /
+93.1.
 """
 
 import argparse
@@ -40,8 +42,6 @@ import torch
 import interp
 from interp.table import Table
 
-SHOWN = ("original", "SHIFT", "SHIFT + retrain")
-
 
 @dataclass(frozen=True)
 class Options:
@@ -56,6 +56,7 @@ class Options:
     method: str = "atp"
     steps: int = 10
     length: int = 128
+    what: str = "features,neurons,tokens"
     batch: int = 16
     published: float = 0.0
     options: str = "{}"
@@ -69,8 +70,9 @@ def main(data: str, dictionaries: str, options: Options) -> None:
     given = [_dictionary(one) for one in dictionaries.split(",")]
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
+    kinds = options.what.split(",")
     for seed in range(options.seeds):
-        for what in ("features", "neurons"):
+        for what in kinds:
             file = out / f"{what}-{seed}.csv"
             if not file.exists():
                 start = time.time()
@@ -80,7 +82,7 @@ def main(data: str, dictionaries: str, options: Options) -> None:
                     interp.view_cards(result.candidates.cards, out / what / "cards.html", title=f"{data} · {what}")
                 result.table.to_csv(file)
                 print(f"{what}, seed {seed}: {time.time() - start:.0f} s\n{result.table}", flush=True)
-    tables = {what: [_read(out / f"{what}-{s}.csv") for s in range(options.seeds)] for what in ("features", "neurons")}
+    tables = {what: [_read(out / f"{what}-{s}.csv") for s in range(options.seeds)] for what in kinds}
     rows = [row for what, own in tables.items() for row in _named(interp.over_seeds(own), what)]
     table = Table({key: np.array([row[key] for row in rows], dtype=object) for key in rows[0]})
     table.to_csv(out / "table.csv")
@@ -90,7 +92,7 @@ def main(data: str, dictionaries: str, options: Options) -> None:
 def _one_seed(
     model: interp.HookedModel, data: str, dictionaries: list, what: str, seed: int, options: Options
 ) -> interp.ShiftResult:
-    """SHIFT with dictionaries and all baselines, or with neurons and none."""
+    """SHIFT with dictionaries and all baselines, or with neurons or tokens and none."""
     texts = interp.biased_data(data, seed=seed, **json.loads(options.options))
     print(f"{len(texts.train)} ambiguous texts, {len(texts.test)} for the test, held out {texts.all_held_out.counts()}")
     settings = interp.ShiftSettings(
@@ -105,6 +107,8 @@ def _one_seed(
     if what == "neurons":
         featurizers = [interp.coordinates(model, one.site) for one in dictionaries]
         settings = replace(settings, ablation="mean")
+    elif what == "tokens":
+        featurizers = [interp.token_dictionary(model)]
     judge = interp.TokenSetJudge(texts.words) if options.judge == "words" else options.judge
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", interp.InterpWarning)  # of nothing judged irrelevant: the table says so
@@ -132,9 +136,10 @@ def _read(file: Path) -> Table:
 
 
 def _named(table: Table, what: str) -> list[dict[str, Any]]:
-    """Rows, those of neurons named as such; what does not depend on the features only once."""
-    rows = [row for row in table.rows() if what == "features" or row["method"] != "original"]
-    return [row | {"method": f"{row['method']}, neurons"} if what == "neurons" else row for row in rows]
+    """Rows, those of neurons and tokens named as such; what does not depend on the features only once."""
+    if what == "features":
+        return table.rows()
+    return [row | {"method": f"{row['method']}, {what}"} for row in table.rows() if row["method"] != "original"]
 
 
 if __name__ == "__main__":

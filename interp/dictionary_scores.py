@@ -18,7 +18,7 @@ for x = 0 off the sum, once for every token left out); a quotient without a deno
 are random controls. Else the figures agree: given the same probes and texts, to 1e-7.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,17 +26,16 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm import tqdm
 
 from interp.classifier import text_prompts
-from interp.errors import OptionError, PromptError, TaskError
+from interp.errors import OptionError, TaskError
 from interp.featurizers.base import Featurizer, checked_featurizers, flat
 from interp.labelled.base import Labelled
 from interp.models.base import HookedModel
-from interp.probes import ProbeSettings, train_probe
-from interp.run_until import run_until
+from interp.probes import ProbeSettings, row_sums, token_means, train_probe
+from interp.site import Site
 from interp.table import Table
-from interp.tokens import Prompts, batches
+from interp.tokens import Prompts
 
 SIZES = (2, 5, 10, 20, 50, 100, 500)
 """How many features SAEBench ablates."""
@@ -197,41 +196,20 @@ def tpp(
     return Table({name: [row[name] for row in rows] for name in rows[0]})
 
 
-@torch.no_grad()
 def pooled(model: HookedModel, one: Featurizer, prompts: Prompts, *, batch: int = 32) -> Pooled:
     """Means over the tokens that `interp.probes.pool` counts, of a featurizer's site and of its features.
 
     Raises:
         PromptError: prompts without a token besides the attention sink.
     """
-    sink, prompts = int(model.has_sink), model.check_prompts(prompts)
-    if short := (prompts.lengths <= sink).nonzero()[:, 0].tolist():
-        shown = [prompts.texts[row] for row in short[:10]] if prompts.texts else short[:10]
-        raise PromptError(f"texts {shown} have only {sink} token, an attention sink; leave them out.")
-    order = prompts.lengths.argsort(stable=True)
-    activations = torch.empty(len(prompts), one.widths[1])
-    features = torch.empty(len(prompts), one.n_features)
+
+    def sums(seen: Mapping[Site, Tensor], counted: Tensor) -> list[Tensor]:
+        explained = counted.clone()
+        explained[:, : one.skip] = False
+        return [row_sums(flat(seen[one.site]), counted), row_sums(flat(seen[one.reads]), explained, one.encode)]
+
     sites = list(dict.fromkeys((one.reads, one.site)))
-    with tqdm(total=len(prompts), disable=None, desc="pooling features", unit="text", leave=False) as bar:
-        for places in batches(len(prompts), batch):
-            rows = order[places].cpu()
-            some = prompts[rows.tolist()]
-            run = run_until(model, some, sites)
-            counted = some.mask.clone()
-            counted[:, :sink] = False
-            explained = counted.clone()
-            explained[:, : one.skip] = False
-            count = counted.sum(1, keepdim=True)
-            activations[rows] = (_row_sums(flat(run[one.site]), counted) / count).cpu()
-            features[rows] = (_row_sums(flat(run[one.reads]), explained, one.encode) / count).cpu()
-            bar.update(len(rows))
-    return Pooled(activations, features)
-
-
-def _row_sums(x: Tensor, where: Tensor, of: Callable[[Tensor], Tensor] = lambda x: x) -> Float[Tensor, "row unit"]:
-    """Sums over each row's chosen positions, of a function of the vectors there; the rest is never computed."""
-    values = of(x[where]).float()
-    return values.new_zeros(len(x), values.shape[1]).index_add_(0, where.nonzero()[:, 0], values)
+    return Pooled(*token_means(model, prompts, sites, sums, batch=batch))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,11 @@ Padding, and the first position of a model with an attention sink, stay out of t
 Source: Marks et al. 2024 (arXiv 2403.19647), section 4 and the authors' notebook.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from tqdm import tqdm
 
@@ -108,7 +108,10 @@ def train_probe(
     return Probe(weight.detach(), bias.detach()[0])
 
 
-@torch.no_grad()
+Sums = Callable[[Mapping[Site, Tensor], Bool[Tensor, "row pos"]], Sequence[Float[Tensor, "row unit"]]]
+"""From a run's activations and the tokens that count to sums over each row's tokens."""
+
+
 def pool(
     model: HookedModel,
     prompts: Prompts,
@@ -116,28 +119,59 @@ def pool(
     interventions: Sequence[Intervention] = (),
     *,
     batch: int = 32,
-    progress: bool = False,
 ) -> Float[Tensor, "text d"]:
     """The mean of a site over each prompt's tokens, in float32 on the CPU; nothing after the site is run.
 
     Raises:
         PromptError: prompts without a token besides the attention sink.
     """
-    site, skip = model.check_site(site), int(model.has_sink)
-    prompts = model.check_prompts(prompts)
+    site = model.check_site(site)
+    (means,) = token_means(
+        model, prompts, [site], lambda seen, counted: [row_sums(flat(seen[site]), counted)], interventions, batch=batch
+    )
+    return means
+
+
+@torch.no_grad()
+def token_means(
+    model: HookedModel,
+    prompts: Prompts,
+    sites: Sequence[Site],
+    sums: Sums,
+    interventions: Sequence[Intervention] = (),
+    *,
+    batch: int = 32,
+) -> list[Float[Tensor, "text unit"]]:
+    """Means over each prompt's tokens, padding and an attention sink left out, of whatever `sums` makes of some sites.
+
+    Prompts run in the order of their lengths, so that little is padded; nothing after the last site is run.
+
+    Raises:
+        PromptError: prompts without a token besides the attention sink.
+    """
+    skip, prompts = int(model.has_sink), model.check_prompts(prompts)
     if short := (prompts.lengths <= skip).nonzero()[:, 0].tolist():
-        raise PromptError(f"prompts {short[:10]} have only {skip} token, an attention sink; give longer texts.")
+        shown = [prompts.texts[row] for row in short[:10]] if prompts.texts else short[:10]
+        raise PromptError(f"texts {shown} have only {skip} token, an attention sink; leave them out.")
     order = prompts.lengths.argsort(stable=True).tolist()
-    parts = []
-    with tqdm(total=len(prompts), disable=not progress or None, desc="pooling", unit="text", leave=False) as bar:
+    parts: list[list[Tensor]] = []
+    with tqdm(total=len(prompts), disable=None, desc="pooling", unit="text", leave=False) as bar:
         for chosen in batches(len(prompts), batch):
             some = prompts[[order[place] for place in chosen]]
-            x = flat(run_until(model, some, [site], interventions)[site]).float()
+            seen = run_until(model, some, sites, interventions)
             counted = some.mask.clone()
             counted[:, :skip] = False
-            x = x.masked_fill(~counted[..., None], 0.0)
-            parts.append((x.sum(1) / counted.sum(1, keepdim=True)).cpu())
+            count = counted.sum(1, keepdim=True)
+            parts.append([(one / count).cpu() for one in sums(seen, counted)])
             bar.update(len(chosen))
     back = torch.empty(len(prompts), dtype=torch.long)
     back[order] = torch.arange(len(prompts))
-    return torch.cat(parts)[back]
+    return [torch.cat(pieces)[back] for pieces in zip(*parts, strict=True)]
+
+
+def row_sums(
+    x: Float[Tensor, "row pos d"], where: Bool[Tensor, "row pos"], of: Callable[[Tensor], Tensor] = lambda x: x
+) -> Float[Tensor, "row unit"]:
+    """Sums over each row's chosen positions of a function of the vectors there, which is not computed elsewhere."""
+    values = of(x[where]).float()
+    return values.new_zeros(len(x), values.shape[1]).index_add_(0, where.nonzero()[:, 0], values)
