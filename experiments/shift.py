@@ -5,9 +5,9 @@
 DATA is biographies, gap, bias_in_bios, planted, or a table of texts, with --options as JSON (gap needs {"path": ...});
 DICTIONARIES are folders, or release:id pairs of sae-lens, separated by commas. The judge is the data's own list of
 words (a feature is irrelevant where more than half of its activation lies on them), or a file of verdicts. Each seed
-draws its own split, probe and examples. Beside the dictionaries' features: "neurons", the same sites' coordinates, put to
-their mean; "tokens", a feature for each token at the embedding (`token_dictionary`). Writes a table a seed, table.csv
-(means with 95 % t-intervals over seeds) and, of the first seed, what `ShiftResult.save` does; seeds that are there
+draws its own split, probe and examples. Beside features: "neurons", the same sites' coordinates, put to their mean, and
+"tokens", a feature for each token at the embedding (`token_dictionary`). Writes a table a seed, table.csv (means with
+95 % t-intervals over seeds) and, of the first seed, what `ShiftResult.save` does; seeds that are there
 already are not run again.
 
 The paper's settings, for a GPU (the judge there was a person; features are those with a score of at least 0.1 and 6):

@@ -29,7 +29,10 @@ features = typer.Typer(
 
 Texts = Annotated[list[Path], typer.Argument(help="Files of text: .txt, .json, .jsonl, .csv, .tsv or .zip.")]
 Dictionaries = Annotated[
-    str, typer.Option(help="Folders of dictionaries, or sites whose own coordinates serve, separated by commas.")
+    str,
+    typer.Option(
+        help="Folders of dictionaries, sites whose own coordinates serve, or the word tokens, separated by commas."
+    ),
 ]
 Method = Annotated[str, typer.Option(help="ig, atp or exact.")]
 Length = Annotated[int, typer.Option(help="Tokens of a context.", min=2)]
@@ -249,7 +252,7 @@ def _name(site: Any) -> str:
 
 
 def featurizers_named(hooked: Any, words: str) -> list[Any]:
-    """Dictionaries from folders, and coordinates of sites."""
+    """Dictionaries from folders, coordinates of sites, and the dictionary of tokens."""
     import interp
     from interp.featurizers.files import check_origin
 
@@ -258,6 +261,8 @@ def featurizers_named(hooked: Any, words: str) -> list[Any]:
         if Path(word).exists():
             found.append(interp.load_dictionary(word))
             check_origin(hooked, found[-1])
+        elif word == "tokens":
+            found.append(interp.token_dictionary(hooked))
         else:
             found.append(interp.coordinates(hooked, word))
     return found

@@ -98,7 +98,9 @@ def _judge(word: str, texts: Any, start: Any, out: Path, title: str) -> Any:
         return interp.TokenSetJudge(texts.words)
     if word == "serve":
         kept = out.with_name(f"{out.name}-verdicts.jsonl")
-        interp.serve_cards(start.cards, kept, title=title, tell=_tell)
+        told = interp.serve_cards(start.cards, kept, title=title, tell=_tell)
+        if not kept.exists():  # nothing was judged
+            interp.save_verdicts(told, kept)
         return kept
     return word
 

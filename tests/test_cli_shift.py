@@ -45,14 +45,14 @@ def test_cards_are_written_judged_by_hand_and_gone_on_from(words, tmp_path, monk
     assert interp.load_verdicts(tmp_path / "s" / "verdicts.jsonl")[0].node == cards[0].node
 
 
-def test_the_datas_own_words_judge_a_table_of_texts(words, tmp_path, monkeypatch, capsys) -> None:
+def test_the_datas_own_words_judge_a_table_of_texts(tmp_path, monkeypatch, capsys) -> None:
     data = interp.planted(120)
     rows = [{"said": text, "topic": part.classes[label], "where": part.values[attribute]}
             for part in (data.train, data.test, data.balanced)
             for text, label, attribute in zip(part.texts, part.labels, part.attributes, strict=True)]  # fmt: skip
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = json.dumps({"text": "said", "label": "topic", "attribute": "where", "words": ["park", "store"]})
-    line = ["shift", "embedded", "mine.jsonl", "--dictionaries", words, *QUICK[:-1], options, "--judge", "words"]
+    line = ["shift", "embedded", "mine.jsonl", "--dictionaries", "tokens", *QUICK[:-1], options, "--judge", "words"]
     code, said, errors = here([*line, "--baselines", "none", "--out", "t"], tmp_path, monkeypatch, capsys)
     assert code == 0, errors
     assert "Wrote t: table.csv" in said and "oracle" not in said
