@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from interp.evaluate import minimality as minimality
     from interp.evaluate import necessity as necessity
     from interp.evaluate import sufficiency as sufficiency
+    from interp.featurizers.autoencoder import Autoencoder as Autoencoder
     from interp.featurizers.base import Featurizer as Featurizer
     from interp.featurizers.dictionary import Dictionary as Dictionary
     from interp.featurizers.files import load_dictionary as load_dictionary
@@ -179,6 +180,7 @@ _WHERE = {
     "interp.dictionary_scores": "scr tpp",
     "interp.errors": "InterpError InterpWarning",
     "interp.evaluate": "completeness faithfulness faithfulness_of_complement minimality necessity sufficiency",
+    "interp.featurizers.autoencoder": "Autoencoder",
     "interp.featurizers.base": "Featurizer",
     "interp.featurizers.dictionary": "Dictionary",
     "interp.featurizers.files": "load_dictionary pretrained_dictionary save_dictionary",

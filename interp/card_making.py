@@ -18,7 +18,7 @@ from interp.card_parts import Namer, Seen, contexts, plain, statistics, top_toke
 from interp.cards import FeatureCard, TokenValue
 from interp.circuit import Circuit
 from interp.errors import CircuitError, ModelError, OptionError, PromptError, SiteError, nearest
-from interp.featurizers.base import Featurizer, checked_featurizers, flat
+from interp.featurizers.base import Affine, Featurizer, checked_featurizers, flat
 from interp.models.base import HookedModel
 from interp.nodes import Node
 from interp.readouts.directions import direction_logits
@@ -216,6 +216,8 @@ def _lenses(
     model: HookedModel, one: Featurizer, units: Int[Tensor, " unit"], tokens: int, name: Namer
 ) -> list[dict[str, Any]]:
     """Per unit the tokens that its direction raises and lowers, or why there are none."""
+    if not isinstance(one, Affine):
+        return [{"promoted": (), "suppressed": (), "no_lens": "its decoder is not affine"} for _ in units]
     found: list[dict[str, Any]] = []
     for some in units.split(LENS_ROWS):
         try:

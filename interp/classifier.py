@@ -56,8 +56,8 @@ class Removal:
     def _applied(self, x: Tensor, read: Tensor) -> Tensor:
         one = self.featurizer
         units, values = self.units.to(x.device), self.values.to(x.device)
-        features = one.encode(flat(read))[..., units]
-        change = (values.to(features) - features) @ one.directions(units).to(features)
+        features = one.encode(flat(read))
+        change = one.written(features, values.to(features) - features[..., units], units)
         change[:, : one.skip] = 0.0
         return x + change.reshape(x.shape).to(x.dtype)
 

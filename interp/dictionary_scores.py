@@ -29,7 +29,7 @@ from torch import Tensor
 
 from interp.classifier import text_prompts
 from interp.errors import OptionError, TaskError
-from interp.featurizers.base import Featurizer, checked_featurizers, flat
+from interp.featurizers.base import Affine, Featurizer, checked_featurizers, flat
 from interp.labelled.base import Labelled
 from interp.models.base import HookedModel
 from interp.probes import ProbeSettings, row_sums, token_means, train_probe
@@ -216,7 +216,7 @@ def pooled(model: HookedModel, one: Featurizer, prompts: Prompts, *, batch: int 
 class _Bench:
     """What probes are trained and judged on."""
 
-    featurizer: Featurizer
+    featurizer: Affine
     pooled: Pooled
     settings: ProbeSettings
     seed: int
@@ -376,9 +376,11 @@ def _split(
 
 def _checked(
     model: HookedModel, given: Featurizer, sizes: Sequence[int], test: float, length: int, seed: int, batch: int
-) -> Featurizer:
+) -> Affine:
     """The featurizer on the model's device, once it and all numbers are known to fit."""
     one = checked_featurizers(model, [given])[0]
+    if not isinstance(one, Affine):
+        raise OptionError(f"{one} has no affine decoder, so ablations are no matrix products; give one that has.")
     outside = [n for n in sizes if not 1 <= n <= one.n_features]
     faults = [f"n_features has {outside}; allowed: 1 to the {one.n_features} of {one}"] if outside else []
     faults += [] if len(sizes) else ["n_features is empty; give numbers, such as (2, 5, 10)"]

@@ -7,6 +7,8 @@ One backward pass gives a target's weights from all upstream nodes. For a target
     feature i       cotangent at what it reads:    (g . v_i) 1[active] W_enc[:, i]
     error term      cotangent at its site: g,      and at what the features read:   - W_enc (active * (W_dec g))
 
+(for decoders and encoders that are not affine, their own derivatives instead)
+
 and with w the gradient that this cotangent leaves at an upstream leaf, E(u_j -> d) = (w . v_j) (f~_j - f_j), for the
 error term w . (error~ - error). Cutting the run into segments (`interp.segments`) makes every gradient a direct one,
 for any architecture and any choice of sites. What reaches the metric without a further site is the edge to `logits`.
@@ -31,7 +33,7 @@ from torch import Tensor
 from interp.feature_effects import FeatureBatch, feature_gradient, wide
 from interp.feature_nodes import FeatureSite
 from interp.feature_values import Split
-from interp.featurizers.base import flat
+from interp.featurizers.base import Featurizer, flat
 from interp.segments import Segments, is_local, segments
 from interp.tokens import batches
 
@@ -69,13 +71,14 @@ class _Source:
     """The chosen nodes of one site as upstream ends, in one batch of prompts.
 
     Attributes:
-        directions: what the features write [unit, d].
+        features: in the base run, all of the site's.
         change: of features [prompt, pos, unit] and of the error term [prompt, pos, d].
         places: positions of each place.
     """
 
+    featurizer: Featurizer
     nodes: Chosen
-    directions: Float[Tensor, "unit d"]
+    features: Float[Tensor, "prompt pos feature"]
     change: Split
     places: Float[Tensor, "place prompt pos"]
 
@@ -83,7 +86,7 @@ class _Source:
         self, w: Float[Tensor, "target prompt pos d"], at: Float[Tensor, "own prompt pos"]
     ) -> Float[Tensor, "target own node"]:
         """Weights summed over prompts, from the gradients at this site and the positions they are counted at."""
-        each = (w @ self.directions.T) * self.change.features
+        each = self.featurizer.pulled(self.features, w, self.nodes.units.to(w.device)) * self.change.features
         if bool((self.nodes.nodes[:, 1] == len(self.nodes.units)).any()):
             each = torch.cat([each, (w * self.change.error).sum(-1, keepdim=True)], -1)
         sums = torch.einsum("kbpu,obp,sbp->kosu", each, at, self.places)
@@ -139,7 +142,7 @@ def _source(batch: FeatureBatch, one: FeatureSite, own: Chosen) -> _Source:
     change = batch.change(one)
     units = own.units.to(change.error.device)
     picked = Split(change.features[..., units].to(change.error), change.error)
-    return _Source(own, one.featurizer.directions(units).to(change.error), picked, batch.places(one).to(change.error))
+    return _Source(one.featurizer, own, batch.features(one), picked, batch.places(one).to(change.error))
 
 
 def _weights_into(
@@ -181,19 +184,17 @@ def _cotangents(
     targets: Sequence[tuple[int, Tensor]],
 ) -> list[Float[Tensor, "target prompt pos width"]]:  # fmt: skip
     """The targets' cotangents at the site and, where features read elsewhere, at what they read."""
-    featurizer, base = one.featurizer, batch.base
-    active = featurizer.active(featurizer.encode(flat(base[featurizer.reads]))).to(g)
-    directions, readers = featurizer.directions().to(g), featurizer.readers().to(g)
+    featurizer, features = one.featurizer, batch.features(one)
+    read_x = flat(batch.base[featurizer.reads])
     columns = torch.tensor([column for column, _ in targets], device=g.device)
     masks = torch.stack([mask for _, mask in targets])[..., None]
     is_error = columns == len(own.units)
     units = own.units.to(g.device)[columns[~is_error]]
-    along = torch.einsum("bpd,kd->kbp", g, directions[units]) * active[..., units].permute(2, 0, 1)
-    read = g.new_zeros(len(targets), *g.shape[:2], readers.shape[1])
-    read[~is_error] = along[..., None] * readers[units][:, None, None]
+    read = g.new_zeros(len(targets), *g.shape[:2], featurizer.widths[0])
+    read[~is_error] = featurizer.read_pulled_each(read_x, featurizer.pulled(features, g, units), units).to(read)
     at_site = torch.where(is_error.view(-1, 1, 1, 1), g, 0)
     if is_error.any():
-        read[is_error] = -(((g @ directions.T) * active) @ readers)
+        read[is_error] = -featurizer.read_pulled(read_x, featurizer.pulled(features, g)).to(read)
     if featurizer.reads == featurizer.site:
         return [(at_site + read) * masks]
     return [at_site * masks, read * masks]

@@ -12,6 +12,9 @@ features is one in x: no dictionary is differentiated, and memory is that of act
     code        k / N                           x, not x~ (the authors' code)
     paper       (k + 1) / N                     x~, not x (the paper as printed)
 
+Where a decoder is not affine, its own derivative at the point stands for v_i, and the line is one in features and error
+term.
+
 Conservation: the estimates of a site sum to g . (x~ - x), and under IG to metric(x~ at the site) - metric.
 
 Source: Marks et al. 2024 (arXiv 2403.19647), equations 2 and 3.
@@ -26,9 +29,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.behaviour import Behaviour
+from interp.errors import OptionError
 from interp.feature_nodes import FeatureSite
 from interp.feature_values import Ablated, Split, recorded_sites, split
-from interp.featurizers.base import Featurizer, flat
+from interp.featurizers.base import Affine, Featurizer, flat
 from interp.intervention import Edit
 from interp.site import Site
 from interp.tokens import batches
@@ -95,10 +99,22 @@ class FeatureBatch:
         x = self.base[one.featurizer.site]
         return one.sets[:, self.rows, : x.shape[1]].to(x.device)
 
-    def sums(self, one: FeatureSite, gradient: Float[Tensor, "prompt pos d"]) -> Float[Tensor, "place node prompt"]:
-        """The estimates of a site's nodes, metric(ablated) - metric(base), for one gradient at the site."""
+    def features(self, one: FeatureSite) -> Float[Tensor, "prompt pos feature"]:
+        """The features in the base run."""
+        return one.featurizer.encode(flat(self.base[one.featurizer.reads]))
+
+    def sums(
+        self, one: FeatureSite, gradient: Float[Tensor, "prompt pos d"],
+        at_features: Float[Tensor, "prompt pos feature"] | None = None,
+    ) -> Float[Tensor, "place node prompt"]:  # fmt: skip
+        """The estimates of a site's nodes, metric(ablated) - metric(base), for one gradient at the site.
+
+        Args:
+            at_features: the gradient at the features, where it is not the one that goes with it in the base run.
+        """
         change = self.change(one)
-        each = (gradient @ one.featurizer.directions().to(gradient).T) * change.features.to(gradient)
+        own = one.featurizer.pulled(self.features(one), gradient) if at_features is None else at_features
+        each = own * change.features.to(gradient)
         if one.featurizer.has_error:
             each = torch.cat([each, (gradient * change.error.to(gradient)).sum(-1, keepdim=True)], -1)
         return torch.einsum("bpu,sbp->sub", each, self.places(one).to(each))
@@ -109,9 +125,11 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def moved(one: Featurizer, change: Split) -> Float[Tensor, "prompt pos d"]:
+def moved(
+    one: Featurizer, features: Float[Tensor, "prompt pos feature"], change: Split
+) -> Float[Tensor, "prompt pos d"]:
     """The change of the activation that goes with a change of features and error term."""
-    return change.features @ one.directions().to(change.features) + change.error.to(change.features)
+    return one.written(features, change.features) + change.error.to(change.features)
 
 
 def feature_batches(search: FeatureSearch) -> Iterator[FeatureBatch]:
@@ -131,23 +149,48 @@ def feature_batches(search: FeatureSearch) -> Iterator[FeatureBatch]:
 
 
 def feature_gradient(batch: FeatureBatch, one: FeatureSite) -> Float[Tensor, "prompt pos d"]:
-    """The gradient that a site's estimates use: in the base run (AtP), or its mean on the way to the other (IG)."""
-    search, site = batch.search, one.featurizer.site
-    if search.method == "atp":
-        return batch.gradients[site]
-    x = batch.base[site]
-    step = moved(one.featurizer, batch.change(one)).reshape(x.shape).to(x)
-    total = torch.zeros_like(wide(x))
+    """The gradient that a site's estimates use: in the base run (AtP), or its mean on the way to the other (IG).
+
+    Raises:
+        OptionError: IG at a site whose decoder is not affine, where gradients at its features are what counts.
+    """
+    if batch.search.method == "atp":
+        return batch.gradients[one.featurizer.site]
+    if not isinstance(one.featurizer, Affine):
+        raise OptionError(
+            f"{one.featurizer} is not affine, so IG has no one gradient at its site; use gradient='clean'."
+        )
+    return _mean_on_the_way(batch, one)[0]
+
+
+def _mean_on_the_way(
+    batch: FeatureBatch, one: FeatureSite
+) -> tuple[Float[Tensor, "prompt pos d"], Float[Tensor, "prompt pos feature"] | None]:
+    """IG's mean gradients at the site and, where the decoder is not affine, at the features."""
+    search, featurizer = batch.search, one.featurizer
+    site, x, features, change = featurizer.site, batch.base[featurizer.site], batch.features(one), batch.change(one)
+    affine = isinstance(featurizer, Affine)
+    step = moved(featurizer, features, change).reshape(x.shape).to(x) if affine else None
+    total, at_features = torch.zeros_like(wide(x)), None if affine else torch.zeros_like(wide(features))
     points = [(row, k) for k in range(search.steps) for row in range(len(batch.rows))]
     for chunk in batches(len(points), search.batch):
         rows = [points[place][0] for place in chunk]
-        share = torch.tensor([POINTS[search.rule](points[place][1], search.steps) for place in chunk])
-        there = x[rows] + step[rows] * share.view(-1, *[1] * (x.ndim - 1)).to(x)
+        shares = torch.tensor([POINTS[search.rule](points[place][1], search.steps) for place in chunk], device=x.device)
+        share, index = shares.view(-1, *[1] * (x.ndim - 1)).to(x), torch.tensor(rows, device=x.device)
+        if step is not None:
+            there = x[rows] + step[rows] * share
+        else:
+            part = Split(*(each[rows] * share.view(-1, 1, 1).to(each) for each in change))
+            there = x[rows] + moved(featurizer, features[rows], part).reshape(x[rows].shape).to(x)
         run = search.behaviour.watch([batch.rows[row] for row in rows], [site], [_moved_to(site, there)])
         (gradient,) = torch.autograd.grad(run.values.sum(), [run.sites[site]], allow_unused=True)
         if gradient is not None:
-            total.index_add_(0, torch.tensor(rows, device=x.device), wide(gradient))
-    return flat(total / search.steps)
+            total.index_add_(0, index, wide(gradient))
+            if at_features is not None:
+                width = gradient.shape[1]
+                here = (features[rows] + part.features)[:, :width]
+                at_features[:, :width].index_add_(0, index, wide(featurizer.pulled(here, flat(gradient).to(here))))
+    return flat(total / search.steps), None if at_features is None else at_features / search.steps
 
 
 def _moved_to(site: Site, there: Float[Tensor, "row pos ..."]) -> Edit:
@@ -157,13 +200,15 @@ def _moved_to(site: Site, there: Float[Tensor, "row pos ..."]) -> Edit:
 
 def feature_estimates(batch: FeatureBatch, one: FeatureSite) -> Float[Tensor, "place node prompt"]:
     """Estimated effects of a site's nodes, metric(ablated) - metric(base)."""
-    return batch.sums(one, feature_gradient(batch, one))
+    if batch.search.method == "atp":
+        return batch.sums(one, batch.gradients[one.featurizer.site])
+    return batch.sums(one, *_mean_on_the_way(batch, one))
 
 
 def exact_effects(batch: FeatureBatch, one: FeatureSite) -> Float[Tensor, "place node prompt"]:
     """Exact effects of a site's nodes: one run for each that changes in a prompt; the others are exactly 0."""
     search, places, change = batch.search, batch.places(one), batch.change(one)
-    directions = one.featurizer.directions().to(change.error)
+    base_features = batch.features(one)
     found = torch.zeros(*one.shape, len(batch.rows))
     features = torch.einsum("bpu,sbp->sub", (change.features != 0).to(change.error), places.to(change.error)) != 0
     errors = torch.einsum("bp,sbp->sb", change.error.abs().sum(-1), places.to(change.error)) != 0
@@ -174,7 +219,14 @@ def exact_effects(batch: FeatureBatch, one: FeatureSite) -> Float[Tensor, "place
         added = []
         for place, unit, row in (cells[i] for i in chunk):
             is_error = unit == one.featurizer.n_features
-            by = change.error[row] if is_error else change.features[row, :, unit, None] * directions[unit]
+            own = torch.tensor([unit], device=base_features.device)
+            by = (
+                change.error[row]
+                if is_error
+                else one.featurizer.written(base_features[row], change.features[row, :, unit, None], own).to(
+                    change.error
+                )
+            )
             added.append((by * places[place, row, :, None]).reshape(shape))
         rows = [cells[i][2] for i in chunk]
         delta = torch.stack(added)

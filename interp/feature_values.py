@@ -153,7 +153,7 @@ class FeatureEdit:
         one, replaced = self.featurizer, self.replaced.to(x.device)
         features = one.encode(flat(read))
         off = replaced[..., : one.n_features]
-        change = torch.where(off, self.values.features.to(features) - features, 0) @ one.directions().to(features)
+        change = one.written(features, torch.where(off, self.values.features.to(features) - features, 0))
         if one.has_error and bool((gone := replaced[..., one.n_features]).any()):
             error = one.error(flat(x), features)
             change = change + torch.where(gone[..., None], self.values.error.to(error) - error, 0)

@@ -22,7 +22,7 @@ circuit_overlap view_clusters TextClassifier train_classifier classifier_task sa
 shift_candidates ShiftCandidates ShiftResult skyline_scores over_seeds ShiftSettings BASELINES ProbeSettings Judge
 CallableJudge TokenSetJudge HumanJudge LLMJudge RandomJudge SkylineJudge Verdict load_verdicts save_verdicts Labelled
 BiasedData biased_data read_labelled biased biographies planted gap bias_in_bios serve_cards scr tpp token_dictionary
-card_server judge_agreement combined_verdicts
+card_server judge_agreement combined_verdicts Autoencoder
 """.split()
 
 

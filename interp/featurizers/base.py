@@ -1,10 +1,13 @@
 """The contract of a featurizer: an activation as a sum over features, and the rest.
 
-    x = sum_i f_i v_i + b + error           v_i: direction that feature i writes, b = decode(0)
+    x = decode(f) + error
 
 The error term is x - decode(f) by definition, so nothing of the activation is ever lost. Features are computed from the
 activation at `reads`, which is the site itself but for transcoders (they explain a sublayer's output from its input).
 At sites with heads, all heads of a position are one vector.
+
+Most decoders are affine, decode(f) = sum_i f_i v_i + b (`Affine`): then what a feature writes, and the gradient at it,
+do not depend on the others. `interp.featurizers.autoencoder` is for those that are not.
 """
 
 from abc import ABC, abstractmethod
@@ -19,6 +22,8 @@ from torch import Tensor
 from interp.errors import OptionError, SiteError
 from interp.models.base import HookedModel
 from interp.site import Site
+
+Units = Int[Tensor, " unit"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,16 +71,31 @@ class Featurizer(ABC):
         """The activation that features alone would make."""
 
     @abstractmethod
-    def directions(self, units: Int[Tensor, " unit"] | None = None) -> Float[Tensor, "unit d"]:
-        """What features (all when None) write, one row each: decode is affine in the features."""
+    def written(
+        self, features: Float[Tensor, "*batch feature"], change: Float[Tensor, "*batch unit"], units: Units = None
+    ) -> Float[Tensor, "*batch d"]:
+        """decode(features + change) - decode(features), the change one of some features (all when None)."""
 
     @abstractmethod
-    def readers(self, units: Int[Tensor, " unit"] | None = None) -> Float[Tensor, "unit d_read"]:
-        """The gradient of each feature with respect to the activation it reads, where it is active."""
+    def pulled(
+        self, features: Float[Tensor, "*batch feature"], gradient: Float[Tensor, "... d"], units: Units = None
+    ) -> Float[Tensor, "... unit"]:
+        """The gradient at some features (all when None) that goes with a gradient at what decode makes of `features`.
+
+        The gradient may have one more axis, in front: several gradients at the same features.
+        """
 
     @abstractmethod
-    def active(self, features: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch feature"]:
-        """1 where a feature moves with its reader, else 0 (thresholds and selections held fixed)."""
+    def read_pulled(
+        self, x: Float[Tensor, "*batch d_read"], gradient: Float[Tensor, "*batch feature"]
+    ) -> Float[Tensor, "*batch d_read"]:
+        """The gradient at what is read that goes with one at the features, selections held fixed."""
+
+    @abstractmethod
+    def read_pulled_each(
+        self, x: Float[Tensor, "*batch d_read"], gradient: Float[Tensor, "*batch unit"], units: Int[Tensor, " unit"]
+    ) -> Float[Tensor, "unit *batch d_read"]:
+        """The same for each of some features alone."""
 
     @abstractmethod
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> "Featurizer":
@@ -103,6 +123,48 @@ class Featurizer(ABC):
 
     def __str__(self) -> str:
         return f"{type(self).__name__} {self.key!r} at {self.site}"
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Featurizer):
+    """A featurizer whose decoder is affine and whose features are affine where they are active.
+
+    decode(f) = sum_i f_i v_i + b           v_i: the direction that feature i writes, b = decode(0)
+    """
+
+    @abstractmethod
+    def directions(self, units: Units = None) -> Float[Tensor, "unit d"]:
+        """What features (all when None) write, one row each."""
+
+    @abstractmethod
+    def readers(self, units: Units = None) -> Float[Tensor, "unit d_read"]:
+        """The gradient of each feature with respect to the activation it reads, where it is active."""
+
+    @abstractmethod
+    def active(self, features: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch feature"]:
+        """1 where a feature moves with its reader, else 0 (thresholds and selections held fixed)."""
+
+    def written(
+        self, features: Float[Tensor, "*batch feature"], change: Float[Tensor, "*batch unit"], units: Units = None
+    ) -> Float[Tensor, "*batch d"]:
+        return change @ self.directions(units).to(change)
+
+    def pulled(
+        self, features: Float[Tensor, "*batch feature"], gradient: Float[Tensor, "... d"], units: Units = None
+    ) -> Float[Tensor, "... unit"]:
+        return gradient @ self.directions(units).to(gradient).T
+
+    def read_pulled(
+        self, x: Float[Tensor, "*batch d_read"], gradient: Float[Tensor, "*batch feature"]
+    ) -> Float[Tensor, "*batch d_read"]:
+        return (gradient * self.active(self.encode(x)).to(gradient)) @ self.readers().to(gradient)
+
+    def read_pulled_each(
+        self, x: Float[Tensor, "*batch d_read"], gradient: Float[Tensor, "*batch unit"], units: Int[Tensor, " unit"]
+    ) -> Float[Tensor, "unit *batch d_read"]:
+        along = (gradient * self.active(self.encode(x))[..., units].to(gradient)).movedim(-1, 0)
+        readers = self.readers(units).to(gradient)
+        return along[..., None] * readers.view(len(readers), *[1] * (x.ndim - 1), -1)
 
 
 def flat(x: Float[Tensor, "..."]) -> Float[Tensor, "batch pos d"]:

@@ -16,13 +16,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import OptionError, check_choice
-from interp.featurizers.base import Featurizer
+from interp.featurizers.base import Affine, Featurizer
 
 Select = Literal["gate", "topk", "abstopk"]
 
 
 @dataclass(frozen=True, eq=False)
-class Dictionary(Featurizer):
+class Dictionary(Affine):
     """A learned sparse featurizer.
 
     Args:

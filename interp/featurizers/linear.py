@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import OptionError, SiteError
-from interp.featurizers.base import Featurizer, flat, site_width
+from interp.featurizers.base import Affine, Featurizer, flat, site_width
 from interp.models.base import HookedModel
 from interp.site import Site
 
@@ -19,7 +19,7 @@ ORTHONORMAL = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Coordinates(Featurizer):
+class Coordinates(Affine):
     """The site's own coordinates ("neurons" of attention, MLP and residual outputs): no basis, no error term."""
 
     width: int = 0
@@ -58,7 +58,7 @@ class Coordinates(Featurizer):
 
 
 @dataclass(frozen=True, eq=False)
-class Basis(Featurizer):
+class Basis(Affine):
     """Coordinates along orthonormal directions; what lies outside their span is the error term.
 
     Args:

@@ -77,7 +77,7 @@ def test_the_atp_scores_of_a_site_sum_to_gradient_times_change(family, ablation)
             elif ablation == "zero":
                 there = one.featurizer.decode(torch.zeros(one.featurizer.n_features, dtype=torch.float64))
             else:
-                there = flat(x) + moved(one.featurizer, batch.change(one))
+                there = flat(x) + moved(one.featurizer, batch.features(one), batch.change(one))
             expected = ((there - flat(x)) * batch.gradients[site] * real).sum((1, 2))
             assert torch.allclose(sums, expected, atol=1e-10), one.featurizer
 
@@ -95,7 +95,7 @@ def test_integrated_gradients_reach_the_effect_of_the_whole_site_a_hundred_times
                 search, batch = search_of(model, given, featurizers, method="ig", steps=steps, ablation=ablation)
                 one = search.sites[1]
                 sums = batch.sums(one, feature_gradient(batch, one)).sum((0, 1))
-                there = batch.base[one.featurizer.site] + moved(one.featurizer, batch.change(one))
+                there = batch.base[one.featurizer.site] + moved(one.featurizer, batch.features(one), batch.change(one))
                 edited = model.run(
                     given.clean, [Patch(one.featurizer.site, there)], logits=given.answers.positions
                 ).logits
