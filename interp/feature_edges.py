@@ -191,7 +191,8 @@ def _cotangents(
     is_error = columns == len(own.units)
     units = own.units.to(g.device)[columns[~is_error]]
     read = g.new_zeros(len(targets), *g.shape[:2], featurizer.widths[0])
-    read[~is_error] = featurizer.read_pulled_each(read_x, featurizer.pulled(features, g, units), units).to(read)
+    if len(units):
+        read[~is_error] = featurizer.read_pulled_each(read_x, featurizer.pulled(features, g, units), units).to(read)
     at_site = torch.where(is_error.view(-1, 1, 1, 1), g, 0)
     if is_error.any():
         read[is_error] = -featurizer.read_pulled(read_x, featurizer.pulled(features, g)).to(read)

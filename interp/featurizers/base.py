@@ -164,7 +164,7 @@ class Affine(Featurizer):
     ) -> Float[Tensor, "unit *batch d_read"]:
         along = (gradient * self.active(self.encode(x))[..., units].to(gradient)).movedim(-1, 0)
         readers = self.readers(units).to(gradient)
-        return along[..., None] * readers.view(len(readers), *[1] * (x.ndim - 1), -1)
+        return along[..., None] * readers.view(len(readers), *[1] * (x.ndim - 1), readers.shape[1])
 
 
 def flat(x: Float[Tensor, "..."]) -> Float[Tensor, "batch pos d"]:
