@@ -1,6 +1,7 @@
 """SHIFT: exact numbers on a model whose features are known, a planted word, controls, files, and wrong input."""
 
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -258,6 +259,30 @@ def test_reports_of_seeds_are_averaged_with_t_intervals() -> None:
     assert (first["label"], first["label_high"]) == (pytest.approx(0.5), pytest.approx(0.5 + half, abs=1e-6))
     assert second["worst_low"] == pytest.approx(0.5 - half, abs=1e-6) and second["removed"] == 4
     assert np.isnan(over_seeds(tables[:1]).rows()[0]["label_low"])
+
+
+def hooks_of(model) -> int:
+    return sum(
+        len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.model.modules()
+    )
+
+
+def test_the_model_stays_as_it_was_also_when_a_judge_raises(embedded, word_data) -> None:
+    prompts = word_data.test.texts[:4]
+    before, state = embedded.run(prompts, logits="all").logits, torch.get_rng_state()
+    weights = [p.requires_grad for p in embedded.parameters()]
+
+    def fails(card):
+        raise KeyError(card.node)
+
+    settings = replace(FAST, examples=4, n_features=2)
+    for judge in (fails, lambda card: "irrelevant"):
+        with suppress(KeyError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", InterpWarning)
+            shift(embedded, word_data, [token_dictionary(embedded)], judge, 1, settings, baselines=("neuron skyline",))
+    assert hooks_of(embedded) == 0 and torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(embedded.run(prompts, logits="all").logits, before)
+    assert [p.requires_grad for p in embedded.parameters()] == weights
 
 
 # --- wrong input ---
