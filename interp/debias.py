@@ -35,7 +35,7 @@ from interp.debias_parts import (
     accuracies,
     by_site,
     examples_of,
-    ranked_features,
+    ranked_rows,
     scored_features,
     upstream,
     with_removed,
@@ -167,26 +167,23 @@ def shift_candidates(
         seed=settings.seed,
     )  # fmt: skip
     circuit = scored_features(classifier, examples_of(data.train, settings), given, settings)
-    circuit = _kept(circuit, model, settings)
+    circuit = _kept(circuit, settings)
     made = circuit_cards(model, circuit, given, classifier.prompts(data.train.texts), batch=settings.batch, **cards)
     return ShiftCandidates(classifier, circuit, tuple(made), settings)
 
 
-def _kept(circuit: Circuit, model: HookedModel, settings: ShiftSettings) -> Circuit:
+def _kept(circuit: Circuit, settings: ShiftSettings) -> Circuit:
     """The circuit cut to the features that a judge is shown."""
-    values = next(iter(circuit.scores.values())).values
-    ranked = ranked_features(circuit, model)
+    values, ranked = next(iter(circuit.scores.values())).values, ranked_rows(circuit)
     lowest = 0.0 if settings.at_least is None else settings.at_least
-    count = sum(score >= lowest for _, _, score in ranked)
-    count = count if settings.n_features is None else min(count, settings.n_features)
-    if not count:
+    chosen = ranked[values[ranked] >= lowest][: settings.n_features]
+    if not len(chosen):
         raise OptionError(
             f"no feature has a score of at least {lowest} logits (the largest is {float(np.nanmax(values)):.3g}); "
             "lower at_least, or set it to None and give n_features."
         )
-    features = np.flatnonzero((circuit.nodes.unit >= 0) & (values > 0))
     kept = np.zeros(len(circuit.nodes), dtype=bool)
-    kept[features[np.argsort(-values[features], kind="stable")[:count]]] = True
+    kept[chosen] = True
     return replace(circuit, kept_nodes=kept)
 
 
@@ -231,6 +228,7 @@ def shift(
         result.classifier.predict(["..."])
     """
     checked = as_judge(judge)
+    checked.check()
     if unknown := [name for name in baselines if name not in BASELINES]:
         raise OptionError(f"baselines {unknown} are not known; allowed: {', '.join(BASELINES)}.")
     if candidates is None and layer is None:
@@ -244,21 +242,29 @@ def shift(
     irrelevant = {one.node for one in verdicts if one.verdict == "irrelevant"}
     units = by_site((Site.parse(card.site), card.unit) for card in start.cards if card.node in irrelevant)
     debiased = with_removed(original, given, units, settings, reference)
-    parts = (data.train, data.test, data.held_out)
-    plain = PooledTexts(original, (*parts, data.balanced))
-    rows = [Row("original", accuracies(lambda part: original.probe(plain.of(part)), data))]
-    edited = PooledTexts(debiased, parts) if units else plain
+    plain = PooledTexts(original, (data.train, data.test, data.held_out, data.balanced))
+    edited = PooledTexts(debiased, (data.train if retrain else None, data.test, data.held_out)) if units else plain
     told = (len(start.cards), len(irrelevant), checked.control)
-    rows.append(Row("SHIFT", accuracies(lambda part: debiased.probe(edited.of(part)), data), *told))
-    retrained = None
-    if retrain:
-        probe = train_probe(edited.of(data.train), data.train.labels, settings.probe, seed=settings.seed)
-        retrained = replace(debiased, probe=probe)
-        rows.append(Row("SHIFT + retrain", accuracies(lambda part: probe(edited.of(part)), data), *told))
+    rows = [
+        Row("original", accuracies(lambda part: original.probe(plain.of(part)), data)),
+        Row("SHIFT", accuracies(lambda part: debiased.probe(edited.of(part)), data), *told),
+    ]
+    retrained = _retrained(debiased, edited, data, settings) if retrain else None
+    if retrained is not None:
+        new = retrained.probe
+        rows.append(Row("SHIFT + retrain", accuracies(lambda part: new(edited.of(part)), data), *told))
     with tqdm(baselines, disable=None if progress else True, desc="baselines", unit="baseline", leave=False) as names:
         for name in names:
             rows += baseline_rows(name, start.classifier, data, given, settings, plain, len(irrelevant))
     return ShiftResult(start, debiased, retrained, *_tables(rows), verdicts)
+
+
+def _retrained(
+    debiased: TextClassifier, edited: PooledTexts, data: BiasedData, settings: ShiftSettings
+) -> TextClassifier:
+    """The classifier with a new probe, trained on ambiguous texts as the changed model reads them."""
+    probe = train_probe(edited.of(data.train), data.train.labels, settings.probe, seed=settings.seed)
+    return replace(debiased, probe=probe)
 
 
 def skyline_scores(candidates: ShiftCandidates, data: BiasedData, featurizers: Any) -> dict[str, float]:

@@ -27,7 +27,7 @@ from interp.debias_parts import (
     accuracies,
     by_site,
     examples_of,
-    ranked_features,
+    leading_features,
     scored_features,
     with_removed,
 )
@@ -127,8 +127,8 @@ def _skyline(name: str, ground: Ground, featurizers: Sequence[Featurizer], setti
         return []
     about = by_attribute(ground.data.balanced, ground.data.aligned)
     circuit = scored_features(ground.classifier, examples_of(about, settings), featurizers, settings)
-    chosen = ranked_features(circuit, ground.classifier.model)[: ground.removed]
-    units = by_site((site, unit) for site, unit, _ in chosen)
+    chosen = leading_features(circuit, ground.classifier.model, ground.removed)
+    units = by_site(chosen)
     found = ground.without([one.to(ground.classifier.model.device) for one in featurizers], units, settings)
     return [Row(name, found, removed=len(chosen), uses=ATTRIBUTES)]
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from interp.circuit import Circuit
@@ -142,16 +142,17 @@ def scored_features(
     )  # fmt: skip
 
 
-def ranked_features(circuit: Circuit, model: HookedModel) -> list[tuple[Site, int, float]]:
-    """Features (no error terms) with a score above 0, the largest first: site, number within the featurizer, score."""
+def ranked_rows(circuit: Circuit) -> Int64[np.ndarray, " row"]:
+    """Rows of the features (no error terms) with a score above 0, the largest first."""
     values = next(iter(circuit.scores.values())).values
     rows = np.flatnonzero((circuit.nodes.unit >= 0) & (values > 0))
-    found = []
-    for row in rows[np.argsort(-values[rows], kind="stable")]:
-        node = circuit.nodes[row]
-        unit = (node.unit or 0) + (node.head or 0) * model.shape.sizes(node.site)["d"]
-        found.append((node.site, unit, float(values[row])))
-    return found
+    return rows[np.argsort(-values[rows], kind="stable")]
+
+
+def leading_features(circuit: Circuit, model: HookedModel, n: int) -> list[tuple[Site, int]]:
+    """The n features with the largest scores above 0: site, and number within the featurizer."""
+    nodes = [circuit.nodes[row] for row in ranked_rows(circuit)[:n]]
+    return [(node.site, (node.unit or 0) + (node.head or 0) * model.shape.sizes(node.site)["d"]) for node in nodes]
 
 
 def by_site(features: Iterable[tuple[Site, int]]) -> dict[Site, list[int]]:

@@ -43,6 +43,9 @@ class Judge(ABC):
     def __call__(self, cards: Sequence[FeatureCard]) -> list[Verdict]:
         """One verdict a card, in their order."""
 
+    def check(self) -> None:  # noqa: B027 - most judges can always judge
+        """Raise what would be raised on any cards, before the work that makes them."""
+
 
 def as_judge(given: Any) -> Judge:
     """A judge as it is; a function of one card as `CallableJudge`; the path of a file of verdicts as `HumanJudge`.
@@ -194,13 +197,7 @@ class HumanJudge(Judge):
         Raises:
             FileError: no file there, or a damaged one.
         """
-        path = Path(self.path)
-        if not path.exists():
-            raise FileError(
-                f"there are no verdicts at {path}: judge the page of feature cards (cards.html) and save its download "
-                "there, or judge with serve_cards, which saves there by itself."
-            )
-        found = {one.node: one for one in load_verdicts(path)}
+        path, found = Path(self.path), self._read()
         if foreign := found.keys() - {card.node for card in cards}:
             warnings.warn(
                 f"{path}: {len(foreign)} of {len(found)} verdicts are on none of these {len(cards)} cards (such as "
@@ -209,6 +206,19 @@ class HumanJudge(Judge):
                 stacklevel=2,
             )
         return [found.get(card.node, Verdict(card.node, None)) for card in cards]
+
+    def check(self) -> None:
+        """Raise `FileError` unless the file can be read."""
+        self._read()
+
+    def _read(self) -> dict[str, Verdict]:
+        path = Path(self.path)
+        if not path.exists():
+            raise FileError(
+                f"there are no verdicts at {path}: judge the page of feature cards (cards.html) and save its download "
+                "there, or judge with serve_cards, which saves there by itself."
+            )
+        return {one.node: one for one in load_verdicts(path)}
 
 
 @final

@@ -20,7 +20,8 @@ from interp.debias_parts import (
     ShiftSettings,
     accuracies,
     examples_of,
-    ranked_features,
+    leading_features,
+    ranked_rows,
     scored_features,
     with_removed,
 )
@@ -77,8 +78,9 @@ def test_scores_of_features_are_what_they_add_to_the_margin() -> None:
     classifier = leaning()
     data = Labelled(("w1 w3",), (1,))
     circuit = scored_features(classifier, data, [both_signs()], replace(FAST, ablation="zero"))
-    ranked = ranked_features(circuit, classifier.model)
-    assert [(unit, pytest.approx(score, abs=1e-5)) for _, unit, score in ranked] == [(S, 3.0), (T, 1.0)]
+    values = next(iter(circuit.scores.values())).values[ranked_rows(circuit)]
+    assert [unit for _, unit in leading_features(circuit, classifier.model, 9)] == [S, T]
+    np.testing.assert_allclose(values, [3.0, 1.0], atol=1e-5)
 
 
 def test_label_and_attribute_may_be_paired_either_way() -> None:
