@@ -4,7 +4,8 @@
 
 DATA is biographies, gap, bias_in_bios, planted, or a table of texts, with --options as JSON (gap needs {"path": ...});
 DICTIONARIES are folders, or release:id pairs of sae-lens, separated by commas. The judge is the data's own list of
-words (a feature is irrelevant where more than half of its activation lies on them), or a file of verdicts. Each seed
+words (a feature is irrelevant where more than half of its activation lies on them), a file of verdicts, or "skyline", a
+control: half of the features shown, by their scores for the attribute on balanced training texts. Each seed
 draws its own split, probe and examples. Beside features: "neurons", the same sites' coordinates, put to their mean, and
 "tokens", a feature for each token at the embedding (`token_dictionary`). Writes a table a seed, table.csv (means with
 95 % t-intervals over seeds) and, of the first seed, what `ShiftResult.save` does; seeds that are there
@@ -109,11 +110,17 @@ def _one_seed(
         settings = replace(settings, ablation="mean")
     elif what == "tokens":
         featurizers = [interp.token_dictionary(model)]
-    judge = interp.TokenSetJudge(texts.words) if options.judge == "words" else options.judge
+    start: Any = None
+    judge: Any = options.judge
+    if judge == "words":
+        judge = interp.TokenSetJudge(texts.words)
+    elif judge == "skyline":
+        start = interp.shift_candidates(model, texts, featurizers, options.layer, settings)
+        judge = interp.SkylineJudge(interp.skyline_scores(start, texts, featurizers), len(start.cards) // 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", interp.InterpWarning)  # of nothing judged irrelevant: the table says so
         return interp.shift(
-            model, texts, featurizers, judge, options.layer, settings,
+            model, texts, featurizers, judge, options.layer, settings, candidates=start,
             baselines=interp.BASELINES if what == "features" else (),
         )  # fmt: skip
 
