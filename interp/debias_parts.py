@@ -79,6 +79,8 @@ class Accuracies:
         label: share of right labels on the balanced test.
         attribute: share of predictions there that say what the attribute alone would say; .5 is none of it.
         groups: share of right labels in each group of all that is held out.
+
+    Where attributes are unknown, `attribute` is NaN and `groups` empty.
     """
 
     label: float
@@ -87,18 +89,20 @@ class Accuracies:
 
     @property
     def worst(self) -> tuple[str, float]:
-        """The group with the lowest accuracy, and that accuracy."""
-        return min(self.groups.items(), key=lambda pair: pair[1])
+        """The group with the lowest accuracy, and that accuracy; '' and NaN where groups are unknown."""
+        return min(self.groups.items(), key=lambda pair: pair[1], default=("", float("nan")))
 
 
 def accuracies(logits_of: Callable[[Labelled], Float[Tensor, " text"]], data: BiasedData) -> Accuracies:
     """Accuracies of a classifier, given as the logits that it gives to labelled texts."""
     predicted = (logits_of(data.test) > 0).numpy().astype(int)
-    expected = np.array(data.test.require_attributes()) == data.aligned
+    label = float((predicted == np.array(data.test.labels)).mean())
     held_out = data.all_held_out
+    if data.test.attributes is None or held_out.attributes is None:
+        return Accuracies(label, float("nan"), {})
+    expected = np.array(data.test.attributes) == data.aligned
     right = (logits_of(held_out) > 0).numpy().astype(int) == np.array(held_out.labels)
     groups = {held_out.group_name(g): float(right[held_out.groups == g].mean()) for g in range(4)}
-    label = float((predicted == np.array(data.test.labels)).mean())
     return Accuracies(label, float((predicted == expected).mean()), groups)
 
 

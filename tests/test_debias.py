@@ -32,6 +32,7 @@ from interp.featurizers.token_features import token_dictionary
 from interp.judges import CallableJudge, RandomJudge, SkylineJudge, TokenSetJudge
 from interp.labelled.base import BiasedData, Labelled
 from interp.labelled.planted import planted
+from interp.labelled.splitting import biased
 from interp.models.load import load
 from interp.probes import Probe, ProbeSettings
 from interp.site import Site
@@ -285,6 +286,17 @@ def test_the_model_stays_as_it_was_also_when_a_judge_raises(embedded, word_data)
     assert hooks_of(embedded) == 0 and torch.equal(torch.get_rng_state(), state)
     assert torch.equal(embedded.run(prompts, logits="all").logits, before)
     assert [p.requires_grad for p in embedded.parameters()] == weights
+
+
+def test_without_attributes_the_labels_accuracy_is_all_that_is_reported(embedded, word_data) -> None:
+    known = word_data.train
+    plain = biased(Labelled(known.texts, known.labels, None, known.classes), test=0.25)
+    assert (len(plain.train), len(plain.test)) == (180, 60) and not set(plain.train.texts) & set(plain.test.texts)
+    settings = replace(FAST, examples=8, n_features=2)
+    with pytest.warns(InterpWarning, match="none of 2"):
+        result = shift(embedded, plain, [token_dictionary(embedded)], lambda card: "unsure", 1, settings, baselines=())
+    assert result.table["label"][0] > 0.9 and np.isnan(result.table["attribute"]).all()
+    assert np.isnan(result.table["worst"]).all() and result.groups.columns == ("method",)
 
 
 # --- wrong input ---

@@ -99,7 +99,7 @@ class BiasedData:
 
     Args:
         train: ambiguous: label and attribute go together. The only part that a classifier and SHIFT learn from.
-        test: held out, all four groups as frequent.
+        test: held out, all four groups as frequent; without attributes only the label's accuracy is reported.
         balanced: the same for training: for the oracle and the skylines, which see what SHIFT does not. None: these are
             left out.
         held_out: all that is held out of the four groups, however frequent, for the worst group; `test` when None.
@@ -144,7 +144,9 @@ def _misfits(data: BiasedData) -> list[str]:
             continue
         if len(set(part.labels)) < 2:
             faults.append(f"{name} has the class {part.classes[part.labels[0]]!r} only; both are needed")
-        if name != "train" and (part.attributes is None or len(set(part.groups.tolist())) < 4):
+        if name == "train" or (name == "test" and part.attributes is None):
+            continue
+        if part.attributes is None or len(set(part.groups.tolist())) < 4:
             have = "no attributes" if part.attributes is None else str(part.counts())
             faults.append(f"{name} lacks a group ({have}); each of the four needs at least one text")
     seen = set(data.train.texts) | set(() if data.balanced is None else data.balanced.texts)

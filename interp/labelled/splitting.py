@@ -35,7 +35,8 @@ def biased(
     """Ambiguous, balanced and held-out parts of labelled texts; every text is in one of them at most.
 
     Args:
-        data: texts of all four groups; one that occurs twice counts once.
+        data: texts of all four groups; one that occurs twice counts once. Without attributes nothing is known of
+            groups: the share `test` of each class is held out, all else is the training part.
         together: the attributes that label 0 and label 1 have in the ambiguous part, (0, 1) or (1, 0); None: those of
             the more frequent combination.
         test: share of the counter groups to hold out, between 0 and 1.
@@ -46,12 +47,14 @@ def biased(
 
     Raises:
         OptionError: shares or attributes outside their range.
-        TaskError: no attributes, a group too small to have a text in each part, or one text in two groups.
+        TaskError: a group too small to have a text in each part, or one text in two groups.
     """
     _check(together, test, balanced)
     data = once(data)
-    groups = data.groups
     rng = np.random.default_rng(seed)
+    if data.attributes is None:
+        return _without_attributes(data, test, rng, frozenset(words), tuple(concepts))
+    groups = data.groups
     rows = {group: rng.permutation(np.flatnonzero(groups == group)).tolist() for group in range(4)}
     aligned = _aligned(rows, together)
     parts = _parted(rows, aligned, test, balanced)
@@ -75,6 +78,22 @@ def biased(
         words=frozenset(words),
         concepts=tuple(concepts),
     )
+
+
+def _without_attributes(
+    data: Labelled, test: float | int, rng: np.random.Generator, words: frozenset[str], concepts: tuple[str, ...]
+) -> BiasedData:
+    """Two parts, each with as large a share of either class."""
+    held: list[int] = []
+    for label in (0, 1):
+        rows = rng.permutation([row for row, own in enumerate(data.labels) if own == label]).tolist()
+        held += rows[: _share(len(rows), test)]
+    rest = [row for row in range(len(data)) if row not in set(held)]
+    if len({data.labels[row] for row in rest}) < 2 or len({data.labels[row] for row in held}) < 2:
+        counts = [data.labels.count(label) for label in (0, 1)]
+        raise TaskError(f"texts of the classes {data.classes} are {counts}; each needs at least two: add texts.")
+    train, even = (data[rng.permutation(part).tolist()] for part in (rest, held))
+    return BiasedData(train, even, words=words, concepts=concepts)
 
 
 def _check(together: tuple[int, int] | None, test: float | int, balanced: float | int) -> None:

@@ -110,6 +110,11 @@ def test_shares_and_pairs_outside_their_range_are_all_named() -> None:
         biased(table(*GAP), together=(0, 0), test=1.0, balanced=-1)
 
 
-def test_texts_without_attributes_cannot_be_shared_out() -> None:
-    with pytest.raises(TaskError, match="no attributes"):
-        biased(Labelled(("x", "y"), (0, 1)))
+def test_texts_without_attributes_are_shared_out_by_class() -> None:
+    data = Labelled(tuple(f"text {i}" for i in range(30)), (0,) * 20 + (1,) * 10)
+    parts = biased(data, test=0.3, seed=1)
+    assert [parts.test.labels.count(label) for label in (0, 1)] == [6, 3] and len(parts.train) == 21
+    assert set(parts.train.texts) | set(parts.test.texts) == set(data.texts)
+    assert parts.balanced is None and biased(data, test=0.3, seed=1).test == parts.test
+    with pytest.raises(TaskError, match=r"are \[1, 1\]; each needs at least two"):
+        biased(Labelled(("a", "b"), (0, 1)))
