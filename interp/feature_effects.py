@@ -185,9 +185,9 @@ def _mean_on_the_way(
         run = search.behaviour.watch([batch.rows[row] for row in rows], [site], [_moved_to(site, there)])
         (gradient,) = torch.autograd.grad(run.values.sum(), [run.sites[site]], allow_unused=True)
         if gradient is not None:
-            total.index_add_(0, index, wide(gradient))
+            width = gradient.shape[1]  # that of these rows alone
+            total[:, :width].index_add_(0, index, wide(gradient))
             if at_features is not None:
-                width = gradient.shape[1]
                 here = (features[rows] + part.features)[:, :width]
                 at_features[:, :width].index_add_(0, index, wide(featurizer.pulled(here, flat(gradient).to(here))))
     return flat(total / search.steps), None if at_features is None else at_features / search.steps

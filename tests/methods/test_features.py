@@ -103,6 +103,17 @@ def test_integrated_gradients_reach_the_effect_of_the_whole_site_a_hundred_times
             assert gaps[0] < 0.1 and 95 < gaps[0] / gaps[1] < 105, (ablation, gaps)
 
 
+def test_a_last_pass_of_shorter_prompts_alone_adds_up_with_the_others():
+    with F64():
+        model, given = hooked64("llama"), task()[[1, 0, 2]]  # the longest first: the 17th and 18th points have none
+        one = dictionaries(model, "mlp_out")[0]
+        search, batch = search_of(model, given, [one], method="ig", steps=6)
+        small = replace(batch, search=replace(search, batch=16))
+        assert torch.allclose(
+            feature_gradient(small, search.sites[0]), feature_gradient(batch, search.sites[0]), atol=1e-12
+        )
+
+
 def test_positions_that_a_featurizer_skips_stay_as_they_are_on_the_way():
     with F64():
         model, given = hooked64("llama"), task()
