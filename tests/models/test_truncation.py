@@ -58,3 +58,11 @@ def test_rows_resume_in_it_and_gradients_flow() -> None:
     assert short.resumes == model.resumes and short.shape.n_layers == 2 and short.shape.n_ids == model.shape.n_ids
     found = short.gradients(RAGGED, lambda logits: logits.square().sum((1, 2)), ["resid_post[0]"], logits="last")
     assert found.gradients[Site("resid_post", 0)].abs().sum() > 0
+
+
+def test_positions_of_a_sink_are_left_out_of_both() -> None:
+    model = HookedHF(build("llama"))
+    head_of_it = head(model.shape.d_model)
+    assert model.with_head(1, *head_of_it).has_sink is False
+    model.has_sink = True
+    assert model.with_head(1, *head_of_it).has_sink is True
