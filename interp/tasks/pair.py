@@ -105,9 +105,9 @@ def read_pair(pair: Pair, tokenizer: Any, multi_token: MultiToken) -> Row | list
     wrong_answers = [] if whole else _listed(pair.wrong)
     wrong = [answer_ids(tokenizer, clean, answer, multi_token, faults) for answer in wrong_answers]
     _check_answers(tokenizer, correct, wrong, whole, faults)
-    roles = _role_positions(tokenizer, clean, pair.roles, faults)
+    roles = role_positions(tokenizer, clean, pair.roles, faults)
     if corrupted is not None:
-        others = _role_positions(tokenizer, corrupted, pair.corrupted_roles, faults)
+        others = role_positions(tokenizer, corrupted, pair.corrupted_roles, faults)
         _compare(tokenizer, clean, corrupted, roles, others, faults)
     if faults:
         return faults
@@ -214,7 +214,7 @@ def _compare(
         faults.append(Fault("misaligned roles", f"{places} of clean {shown[0]}, corrupted {shown[1]}"))
 
 
-def _role_positions(
+def role_positions(
     tokenizer: Any, prompt: Encoded, roles: Mapping[str, str | Sequence[Span]], faults: list[Fault]
 ) -> dict[str, Positions]:
     """Positions of the tokens that overlap each role's characters."""

@@ -1,0 +1,166 @@
+"""HyperDAS as an interchange: what the network says of each example is done to its base run.
+
+    G, R = network(instruction, base states, source states)
+    change_j = sum_i G_ij s_i - (sum_i G_ij) b_j           b'_j = b_j + R R^T change_j
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from interp.errors import OptionError
+from interp.featurizers.base import site_width
+from interp.hypernet.network import HyperNetwork, Instructed, Reading
+from interp.hypernet.selection import Scores, chosen, sparsity, straight_through
+from interp.hypernet.settings import HyperDasSettings
+from interp.interchange.examples import Batch, Counterfactuals
+from interp.interchange.exchanges import TEMPERATURES
+from interp.interchange.placing import Interchange, Mode
+from interp.interchange.states import States, entry
+from interp.models.base import HookedModel
+from interp.site import Site
+
+SUBSPACE_RATE = 1e-3
+"""Learning rate of the shared subspace (the authors' code)."""
+
+
+class HyperDas(Interchange):
+    """A trained or untrained HyperDAS at a site of a model.
+
+    Args:
+        model: whose runs are changed.
+        site: where.
+        settings: of the network.
+        instructions: concept -> what the network is told; the concept's own name where one is missing.
+        seed: of the first parameters, and of coins.
+
+    Raises:
+        OptionError: a site that is not in the residual stream, or a rank that it cannot have.
+    """
+
+    def __init__(
+        self, model: HookedModel, site: Site | str, settings: HyperDasSettings | None = None,
+        instructions: dict[str, str] | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.settings = settings or HyperDasSettings()
+        self.site, self.seed = model.check_site(site), seed
+        if self.site.kind != "resid_post":
+            raise OptionError(f"HyperDAS at {self.site}; it reads and changes the residual stream: use resid_post[l].")
+        d = site_width(model, self.site)
+        if self.settings.rank > d:
+            raise OptionError(f"rank={self.settings.rank} at {self.site}, which has {d} coordinates; allowed: 1 to {d}.")
+        self.reads = read_sites(model, self.site, self.settings)
+        self.instructions = dict(instructions or {})
+        self.skip = int(model.has_sink)
+        self._vectors = _instruction_reader(model)
+        self.network = HyperNetwork(self.settings, d, d, len(self.reads), seed).to(model.device)
+        self.done = 0.0
+
+    @property
+    def needs(self) -> list[Site]:
+        return list(dict.fromkeys([entry(self.site), self.site, *self.reads]))
+
+    def anneal(self, done: float) -> None:
+        self.done = done
+        first, last = TEMPERATURES
+        self.network.temperature = first + (last - first) * done
+
+    def groups(self, rate: float) -> list[dict[str, Any]]:
+        shared = [self.network.subspace]
+        rest = [p for p in self.network.parameters() if p is not self.network.subspace]
+        return [{"params": rest, "lr": rate}, {"params": shared, "lr": SUBSPACE_RATE, "weight_decay": 0.0}]
+
+    def placed(
+        self, batch: Batch, states: States, base: Float[Tensor, "example base d"], mode: Mode, *, forced: bool = False
+    ) -> tuple[Float[Tensor, "example base d"], Float[Tensor, " example"]]:
+        here, there = self.readings(batch, states)
+        e, scores = self.judged(batch, here, there)
+        soft = scores.weights()
+        used = chosen(scores, mode, forced=forced)
+        if self.training and mode != "soft":
+            used = straight_through(used, soft)
+        step = used.mT @ there.site.float() - used.sum(1)[..., None] * base.float()
+        return base + self.network.project(e, step).to(base), self._weight() * self._spread(soft)
+
+    def readings(self, batch: Batch, states: States) -> tuple[Reading, Reading]:
+        """What is read of the base and of the source rows; a first position that is a sink is no token."""
+        made = []
+        for rows, real in ((batch.base, batch.base_real), (batch.source, batch.source_real)):
+            device = real.device
+            read = [states.take(site, rows, real.shape[1], device).float() for site in self.reads]
+            at_site = states.take(self.site, rows, real.shape[1], device)
+            seen = real.clone()
+            seen[:, : self.skip] = False
+            made.append(Reading(torch.stack(read, 2), at_site, seen))
+        return made[0], made[1]
+
+    def judged(self, batch: Batch, base: Reading, source: Reading) -> tuple[Float[Tensor, "example width"], Scores]:
+        """The network's summary of each example, and its scores of pairs."""
+        e = self.network.summary(self.told(batch.data, base.real.device), base, source)
+        return e, self.network.scores(e, base, source, swapped=self._coin(batch))
+
+    def told(self, data: Counterfactuals, device: torch.device) -> Instructed:
+        """Each example's instruction as vectors."""
+        vectors = [self._vectors(text) for text in self.instruction_texts(data)]
+        real = [torch.ones(len(one), dtype=torch.bool) for one in vectors]
+        return Instructed(pad_sequence(vectors, True).to(device), pad_sequence(real, True).to(device))
+
+    def instruction_texts(self, data: Counterfactuals) -> list[str]:
+        """What the network is told of each example."""
+        concepts = [self.instructions.get(one, one) for one in data.concepts]
+        if self.settings.instructions == "concept":
+            return concepts
+        if "entity" not in data.groups:
+            raise OptionError("instructions='entities' needs data with the group 'entity'; use 'concept'.")
+        named = data.groups["entity"]
+        sides = zip(data.base.tolist(), data.source.tolist(), concepts, strict=True)
+        return [f"{named[base]} ; {named[source]} - {concept}" for base, source, concept in sides]
+
+    def description(self) -> dict[str, Any]:
+        """Settings as JSON values."""
+        return {**asdict(self.settings), "site": str(self.site), "instructions_of": self.instructions, "seed": self.seed}
+
+    def _weight(self) -> float:
+        """Of the sparsity penalty now."""
+        start = self.settings.sparsity_from
+        if self.done < start or start >= 1:
+            return 0.0
+        return self.settings.sparsity * (self.done - start) / (1 - start)
+
+    def _spread(self, weights: Tensor) -> Float[Tensor, " example"]:
+        return sparsity(weights, as_published=self.settings.published_sparsity)
+
+    def _coin(self, batch: Batch) -> bool:
+        """Whether this batch's sides are read with each other's weights; from the seed and the examples alone."""
+        if self.settings.symmetry != "coin":
+            return False
+        drawn = torch.Generator().manual_seed(self.seed + int(batch.base.sum()) + 7919 * int(batch.source.sum()))
+        return bool(torch.rand((), generator=drawn) < 0.5)
+
+
+def read_sites(model: HookedModel, site: Site, settings: HyperDasSettings) -> list[Site]:
+    """The residuals that are read: the site's own, and every so many before it (or after it too, as published)."""
+    last = model.shape.n_layers - 1 if settings.reads == "all" else site.layer or 0
+    layers = sorted({*range(last, -1, -settings.stride), site.layer or 0})
+    return [Site("embed"), *(Site("resid_post", layer) for layer in layers)]
+
+
+def _instruction_reader(model: HookedModel) -> Callable[[str], Float[Tensor, "token d"]]:
+    """Texts as the model's own token embeddings, which stay as they are; each text is read once."""
+    embed = model.module("embed")
+    known: dict[str, Tensor] = {}
+
+    def read(text: str) -> Tensor:
+        if text not in known:
+            with torch.no_grad():
+                ids = model.prompts([text]).ids.to(model.device)
+                known[text] = embed(ids)[0].float().cpu().clone()
+        return known[text]
+
+    return read

@@ -1,0 +1,78 @@
+"""How a HyperDAS network is built, and what is asked of it."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from interp.errors import OptionError, check_choice
+
+Selector = Literal["pair", "factored"]
+Symmetry = Literal["none", "shared", "coin"]
+Reads = Literal["up_to_site", "all"]
+Instructions = Literal["concept", "entities"]
+
+
+@dataclass(frozen=True)
+class HyperDasSettings:
+    """The network of HyperDAS.
+
+    Args:
+        rank: of the subspace.
+        reflections: how many each example's subspace is moved by (1 in the paper; with fewer than rank / 2, two
+            subspaces always share directions); 0 for one subspace for all.
+        gated: weight the shared subspace's directions by the instruction, instead of reflecting it.
+        selector: ``"pair"``: a score of each pair of tokens with an interaction; ``"factored"``: a distribution over
+            source tokens and a gate for each base token, which soft weights without an interaction are anyway.
+        interaction: rank of the pair selector's interaction.
+        symmetry: ``"shared"``: base and source are read with the same weights; ``"coin"``: which weights read which
+            side of a pair is drawn for each batch (the paper's symmetric variant); ``"none"``.
+        reads: layers whose states it attends to: those up to the site, or all of them (the paper), which lets it see
+            what the change has not yet made.
+        stride: every so many of these layers.
+        width, blocks, heads, hidden: of the network; hidden size of an MLP, in widths.
+        instructions: what it is told: the concept, or the two entities and the concept (as the authors' data do).
+        sparsity: weight of the penalty on source tokens that are used more than once, at the end of training; it rises
+            from `sparsity_from` of the updates on.
+        published_sparsity: the penalty with its jump, as published.
+        straight_from: share of the updates after which training uses one-to-one choices, with the soft ones' gradient.
+    """
+
+    rank: int = 32
+    reflections: int = 8
+    gated: bool = False
+    selector: Selector = "pair"
+    interaction: int = 32
+    symmetry: Symmetry = "none"
+    reads: Reads = "up_to_site"
+    stride: int = 3
+    width: int = 256
+    blocks: int = 4
+    heads: int = 4
+    hidden: int = 2
+    instructions: Instructions = "concept"
+    sparsity: float = 1.5
+    sparsity_from: float = 0.5
+    published_sparsity: bool = False
+    straight_from: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("selector", Selector), ("symmetry", Symmetry), ("reads", Reads), ("instructions", Instructions),
+        ):  # fmt: skip
+            check_choice(name, getattr(self, name), get_args(allowed))
+        least = {"rank": 1, "reflections": 0, "interaction": 1, "stride": 1, "blocks": 1, "heads": 1, "hidden": 1}
+        low = [f"{name}={getattr(self, name)} (at least {n})" for name, n in least.items() if getattr(self, name) < n]
+        if self.width % (2 * self.heads):
+            low.append(f"width={self.width} (a multiple of 2 x heads, {2 * self.heads})")
+        if low:
+            raise OptionError(f"HyperDAS settings out of range: {', '.join(low)}.")
+
+    @classmethod
+    def as_published(cls, **other: Any) -> "HyperDasSettings":
+        """The paper's choices where ours differ: rank 128, one reflection, 8 blocks, all layers read, the penalty with
+        its jump, both entities named in the instruction, no training on hard choices. (The paper's blocks are copies of
+        the target's, of its width; ours start from scratch.)"""
+        published: dict[str, Any] = {
+            "rank": 128, "reflections": 1, "blocks": 8, "reads": "all", "stride": 1, "instructions": "entities",
+            "published_sparsity": True, "straight_from": 1.0,
+        }  # fmt: skip
+        return cls(**{**published, **other})
