@@ -36,7 +36,7 @@ class HyperDas(Interchange):
         model: whose runs are changed.
         site: where.
         settings: of the network.
-        instructions: concept -> what the network is told; the concept's own name where one is missing.
+        instructions: concept -> what the network is told, as text or token ids; the concept's own name where missing.
         seed: of the first parameters, and of coins.
 
     Raises:
@@ -45,7 +45,7 @@ class HyperDas(Interchange):
 
     def __init__(
         self, model: HookedModel, site: Site | str, settings: HyperDasSettings | None = None,
-        instructions: dict[str, str] | None = None, seed: int = 0,
+        instructions: dict[str, Any] | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         self.settings = settings or HyperDasSettings()
@@ -107,12 +107,12 @@ class HyperDas(Interchange):
 
     def told(self, data: Counterfactuals, device: torch.device) -> Instructed:
         """Each example's instruction as vectors."""
-        vectors = [self._vectors(text) for text in self.instruction_texts(data)]
+        vectors = [self._vectors(given) for given in self.told_of(data)]
         real = [torch.ones(len(one), dtype=torch.bool) for one in vectors]
         return Instructed(pad_sequence(vectors, True).to(device), pad_sequence(real, True).to(device))
 
-    def instruction_texts(self, data: Counterfactuals) -> list[str]:
-        """What the network is told of each example."""
+    def told_of(self, data: Counterfactuals) -> list[Any]:
+        """What the network is told of each example, as text or token ids."""
         concepts = [self.instructions.get(one, one) for one in data.concepts]
         if self.settings.instructions == "concept":
             return concepts
@@ -151,16 +151,16 @@ def read_sites(model: HookedModel, site: Site, settings: HyperDasSettings) -> li
     return [Site("embed"), *(Site("resid_post", layer) for layer in layers)]
 
 
-def _instruction_reader(model: HookedModel) -> Callable[[str], Float[Tensor, "token d"]]:
-    """Texts as the model's own token embeddings, which stay as they are; each text is read once."""
+def _instruction_reader(model: HookedModel) -> Callable[[Any], Float[Tensor, "token d"]]:
+    """Texts or token ids as the model's own token embeddings, which stay as they are; each is read once."""
     embed = model.module("embed")
     known: dict[str, Tensor] = {}
 
-    def read(text: str) -> Tensor:
-        if text not in known:
+    def read(given: Any) -> Tensor:
+        if repr(given) not in known:
             with torch.no_grad():
-                ids = model.prompts([text]).ids.to(model.device)
-                known[text] = embed(ids)[0].float().cpu().clone()
-        return known[text]
+                ids = model.prompts([given]).ids.to(model.device)
+                known[repr(given)] = embed(ids)[0].float().cpu().clone()
+        return known[repr(given)]
 
     return read

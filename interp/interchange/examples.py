@@ -184,3 +184,30 @@ def batch_of(data: Counterfactuals, rows: Sequence[int], device: torch.device) -
     width = int(some.prompts.lengths[base].max())
     real[0] = torch.nn.functional.pad(real[0], (0, width - real[0].shape[1]))
     return Batch(some, *(x.to(device) for x in (base, source, *real, ids, at)))
+
+
+def checked_sets(data: Mapping[str, Counterfactuals], needed: str | None = None) -> tuple[Counterfactuals, Counterfactuals]:
+    """The training and the test set, once all are known to share their prompts.
+
+    Args:
+        needed: a further set that must be there.
+
+    Raises:
+        TaskError: a set that is missing, or over other prompts.
+    """
+    missing = [name for name in ("train", "test", needed) if name is not None and name not in data]
+    if missing:
+        raise TaskError(f"the data have no {', '.join(missing)}; there are: {', '.join(data) or 'none'}.")
+    train, test = data["train"], data["test"]
+    other = [name for name, one in data.items() if one.prompts is not test.prompts]
+    if other:
+        raise TaskError(f"sets {', '.join(other)} are over other prompts than the test set; build all sets together.")
+    lost = [one for one in test.concept_names if one not in train.concepts]
+    if lost:
+        raise TaskError(f"concepts {', '.join(lost)} of the test set are not in the training set.")
+    return train, test
+
+
+def rows_of(sets: Sequence[Counterfactuals]) -> list[int]:
+    """Rows of the prompts that some sets use."""
+    return sorted({int(row) for one in sets for row in (*one.base, *one.source)})

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from interp.errors import OptionError
 from interp.featurizers.base import Featurizer
-from interp.featurizers.linear import Coordinates
+from interp.featurizers.linear import Basis, Coordinates
 
 TEMPERATURES = 50.0, 0.1
 """Of masks, at the first and at the last update (the boundless DAS authors' schedule)."""
@@ -83,6 +83,11 @@ class Features(Exchange):
             return self.featurizer.written(here, step)
         units = self.units.to(step.device)
         return self.featurizer.written(here, step[..., units], units)
+
+    def basis(self) -> Tensor | None:
+        if not isinstance(self.featurizer, Basis):
+            return None
+        return self.featurizer.rotation if self.units is None else self.featurizer.rotation[:, self.units]
 
 
 class Mask(Exchange):
