@@ -59,7 +59,8 @@ class HyperDas(Interchange):
         self.instructions = dict(instructions or {})
         self.skip = int(model.has_sink)
         self._vectors = _instruction_reader(model)
-        self.network = HyperNetwork(self.settings, d, d, len(self.reads), seed).to(model.device)
+        with torch.random.fork_rng(devices=[]):  # modules draw first values, which are then replaced
+            self.network = HyperNetwork(self.settings, d, d, len(self.reads), seed).to(model.device)
         self.done = 0.0
 
     @property
@@ -80,16 +81,16 @@ class HyperDas(Interchange):
         self, batch: Batch, states: States, base: Float[Tensor, "example base d"], mode: Mode, *, forced: bool = False
     ) -> tuple[Float[Tensor, "example base d"], Float[Tensor, " example"]]:
         here, there = self.readings(batch, states)
-        e, scores = self.judged(batch, here, there)
+        aim, scores = self.judged(batch, here, there)
         soft = scores.weights()
         used = chosen(scores, mode, forced=forced)
         if self.training and mode != "soft":
             used = straight_through(used, soft)
         step = used.mT @ there.site.float() - used.sum(1)[..., None] * base.float()
-        return base + self.network.project(e, step).to(base), self._weight() * self._spread(soft)
+        return base + self.network.project(aim, step).to(base), self._penalty(soft)
 
     def readings(self, batch: Batch, states: States) -> tuple[Reading, Reading]:
-        """What is read of the base and of the source rows; a first position that is a sink is no token."""
+        """What is read of the base and of the source rows: tokens up to the role `up_to`, but for a sink at the first."""
         made = []
         for rows, real in ((batch.base, batch.base_real), (batch.source, batch.source_real)):
             device = real.device
@@ -97,13 +98,18 @@ class HyperDas(Interchange):
             at_site = states.take(self.site, rows, real.shape[1], device)
             seen = real.clone()
             seen[:, : self.skip] = False
+            if self.settings.up_to:
+                ends = [where[-1] for where in batch.data.positions(self.settings.up_to, rows.tolist())]
+                seen &= torch.arange(seen.shape[1], device=device) <= torch.tensor(ends, device=device)[:, None]
             made.append(Reading(torch.stack(read, 2), at_site, seen))
         return made[0], made[1]
 
     def judged(self, batch: Batch, base: Reading, source: Reading) -> tuple[Float[Tensor, "example width"], Scores]:
-        """The network's summary of each example, and its scores of pairs."""
-        e = self.network.summary(self.told(batch.data, base.real.device), base, source)
-        return e, self.network.scores(e, base, source, swapped=self._coin(batch))
+        """The summaries that subspaces follow from, and the scores of pairs."""
+        told = self.told(batch.data, base.real.device)
+        e = self.network.summary(told, base, source)
+        scores = self.network.scores(e, base, source, swapped=self._coin(batch))
+        return e if self.settings.aimed_by == "example" else self.network.summary(told), scores
 
     def told(self, data: Counterfactuals, device: torch.device) -> Instructed:
         """Each example's instruction as vectors."""
@@ -126,15 +132,13 @@ class HyperDas(Interchange):
         """Settings as JSON values."""
         return {**asdict(self.settings), "site": str(self.site), "instructions_of": self.instructions, "seed": self.seed}
 
-    def _weight(self) -> float:
-        """Of the sparsity penalty now."""
+    def _penalty(self, weights: Float[Tensor, "example source base"]) -> Float[Tensor, " example"]:
+        """What is added to the loss for source tokens used more than once, and for base tokens changed beside one."""
         start = self.settings.sparsity_from
-        if self.done < start or start >= 1:
-            return 0.0
-        return self.settings.sparsity * (self.done - start) / (1 - start)
-
-    def _spread(self, weights: Tensor) -> Float[Tensor, " example"]:
-        return sparsity(weights, as_published=self.settings.published_sparsity)
+        rise = max(self.done - start, 0.0) / (1 - start) if start < 1 else 0.0
+        used = sparsity(weights, as_published=self.settings.published_sparsity)
+        beside = (weights.sum((1, 2)) - 1).clamp(min=0)
+        return rise * (self.settings.sparsity * used + self.settings.single * beside)
 
     def _coin(self, batch: Batch) -> bool:
         """Whether this batch's sides are read with each other's weights; from the seed and the examples alone."""

@@ -4,7 +4,8 @@ what to interchange.
     x = instruction tokens
     each block:  x += SelfAttention(x);  x += Attention(x, source states);  x += Attention(x, base states);  x += MLP(x)
     e = x at the instruction's last token
-    scores of pairs of tokens from e and both sites' states; reflections v = MLP(e)
+    scores of pairs of tokens from e and both sites' states
+    reflections v = MLP(e), or MLP(e of the instruction alone), so that a concept has one subspace
 
 States are keys and values of every token at every layer read: their position is the token's, their layer is an
 embedding, so that neither padding nor the number of layers moves another's position.
@@ -145,19 +146,23 @@ class HyperNetwork(nn.Module):
                     p.mul_(writers)
             self.subspace.copy_(orthonormalised(torch.randn(self.subspace.shape, generator=generator)))
 
-    def summary(self, told: Instructed, base: Reading, source: Reading) -> Float[Tensor, "example width"]:
-        """e: the instruction's last token, once it has read both runs."""
+    def summary(
+        self, told: Instructed, base: Reading | None = None, source: Reading | None = None
+    ) -> Float[Tensor, "example width"]:
+        """e: the instruction's last token, once it has read both runs (or the instruction alone)."""
         x = self.tell(normed(told.vectors))
         length = x.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril() & told.real[:, None]
         causal = causal | torch.eye(length, dtype=torch.bool, device=x.device)  # padding sees itself: no empty softmax
         own = torch.arange(length, device=x.device, dtype=torch.float32)
-        sides = [self._cells(reading, role) for role, reading in enumerate((base, source))]
+        sides = [None if reading is None else self._cells(reading, role) for role, reading in enumerate((base, source))]
         for block in self.blocks:
             assert isinstance(block, Block), "blocks are blocks"
             x = x + block.itself(x, None, causal, own)
-            for attention, (cells, real, positions) in ((block.source, sides[1]), (block.base, sides[0])):
-                x = x + attention(x, cells, real[:, None].expand(-1, length, -1), positions)
+            for attention, side in ((block.source, sides[1]), (block.base, sides[0])):
+                if side is not None:
+                    cells, real, positions = side
+                    x = x + attention(x, cells, real[:, None].expand(-1, length, -1), positions)
             x = x + block.mlp(x)
         last = told.real.sum(1) - 1
         return self.norm(x[torch.arange(len(x), device=x.device), last])
@@ -192,7 +197,7 @@ class HyperNetwork(nn.Module):
     def project(
         self, e: Float[Tensor, "example width"], step: Float[Tensor, "example base d"]
     ) -> Float[Tensor, "example base d"]:
-        """R R^T step, with each example's own R."""
+        """R R^T step, with the R that each summary aims at."""
         shared = orthonormalised(self.subspace)
         step = step.float()
         if self.aim is None:
@@ -204,7 +209,7 @@ class HyperNetwork(nn.Module):
         return projected(step, unit(out.unflatten(1, (self.settings.reflections, -1))), shared)
 
     def basis(self, e: Float[Tensor, "example width"]) -> Float[Tensor, "example d rank"]:
-        """R of each example; where directions are gated, those that are shut are zeros."""
+        """R that each summary aims at; where directions are gated, those that are shut are zeros."""
         shared = orthonormalised(self.subspace)
         if self.aim is None:
             return shared.expand(len(e), -1, -1)

@@ -122,14 +122,14 @@ def every_mode(
 def _judged(
     runs: Resumption, data: Counterfactuals, one: HyperDas, mode: Mode, *, forced: bool
 ) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-    """Batches in order, with the network's summary of each example and the weights of its pairs."""
+    """Batches in order, with the summaries that subspaces follow from and the weights of pairs."""
     was = one.training
     one.eval()
     try:
         for rows in batches(len(data), _BATCH):
             batch = batch_of(data, rows, runs.model.device)
             with torch.no_grad():
-                e, scores = one.judged(batch, *one.readings(batch, runs.states))
-                yield batch, e, chosen(scores, mode, forced=forced)
+                aim, scores = one.judged(batch, *one.readings(batch, runs.states))
+                yield batch, aim, chosen(scores, mode, forced=forced)
     finally:
         one.train(was)

@@ -9,6 +9,7 @@ Selector = Literal["pair", "factored"]
 Symmetry = Literal["none", "shared", "coin"]
 Reads = Literal["up_to_site", "all"]
 Instructions = Literal["concept", "entities"]
+Aims = Literal["instruction", "example"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,9 @@ class HyperDasSettings:
         rank: of the subspace.
         reflections: how many each example's subspace is moved by (1 in the paper; with fewer than rank / 2, two
             subspaces always share directions); 0 for one subspace for all.
+        aimed_by: what the subspace depends on: the ``"instruction"`` alone, so that a concept has one subspace; or the
+            whole ``"example"``, both runs included (the paper): then a network can read the values from the runs and aim
+            where they need be, which says little of the model.
         gated: weight the shared subspace's directions by the instruction, instead of reflecting it.
         selector: ``"pair"``: a score of each pair of tokens with an interaction; ``"factored"``: a distribution over
             source tokens and a gate for each base token, which soft weights without an interaction are anyway.
@@ -28,22 +32,28 @@ class HyperDasSettings:
         reads: layers whose states it attends to: those up to the site, or all of them (the paper), which lets it see
             what the change has not yet made.
         stride: every so many of these layers.
+        up_to: role of the prompts up to whose last token they are read and paired; "" for whole prompts. What follows the
+            entity often says what is asked, and a network that sees it can leave alone what it should isolate.
         width, blocks, heads, hidden: of the network; hidden size of an MLP, in widths.
         instructions: what it is told: the concept, or the two entities and the concept (as the authors' data do).
         sparsity: weight of the penalty on source tokens that are used more than once, at the end of training; it rises
             from `sparsity_from` of the updates on.
         published_sparsity: the penalty with its jump, as published.
+        single: weight of a penalty on changing more than one base token, which rises likewise: sum_j (1 - self_j) above
+            1. Without it a network may well move a value by several changes that each do nothing alone.
         straight_from: share of the updates after which training uses one-to-one choices, with the soft ones' gradient.
     """
 
     rank: int = 32
     reflections: int = 8
+    aimed_by: Aims = "instruction"
     gated: bool = False
     selector: Selector = "pair"
     interaction: int = 32
     symmetry: Symmetry = "none"
     reads: Reads = "up_to_site"
     stride: int = 3
+    up_to: str = "last_entity"
     width: int = 256
     blocks: int = 4
     heads: int = 4
@@ -52,11 +62,13 @@ class HyperDasSettings:
     sparsity: float = 1.5
     sparsity_from: float = 0.5
     published_sparsity: bool = False
+    single: float = 0.0
     straight_from: float = 0.8
 
     def __post_init__(self) -> None:
         for name, allowed in (
             ("selector", Selector), ("symmetry", Symmetry), ("reads", Reads), ("instructions", Instructions),
+            ("aimed_by", Aims),
         ):  # fmt: skip
             check_choice(name, getattr(self, name), get_args(allowed))
         least = {"rank": 1, "reflections": 0, "interaction": 1, "stride": 1, "blocks": 1, "heads": 1, "hidden": 1}
@@ -68,11 +80,11 @@ class HyperDasSettings:
 
     @classmethod
     def as_published(cls, **other: Any) -> "HyperDasSettings":
-        """The paper's choices where ours differ: rank 128, one reflection, 8 blocks, all layers read, the penalty with
-        its jump, both entities named in the instruction, no training on hard choices. (The paper's blocks are copies of
+        """The paper's choices where ours differ: rank 128, one reflection, which depends on the runs too, 8 blocks, all
+        layers read, the penalty with its jump, both entities named in the instruction, no training on hard choices. (The paper's blocks are copies of
         the target's, of its width; ours start from scratch.)"""
         published: dict[str, Any] = {
-            "rank": 128, "reflections": 1, "blocks": 8, "reads": "all", "stride": 1, "instructions": "entities",
+            "rank": 128, "reflections": 1, "aimed_by": "example", "blocks": 8, "reads": "all", "stride": 1, "instructions": "entities",
             "published_sparsity": True, "straight_from": 1.0,
         }  # fmt: skip
         return cls(**{**published, **other})

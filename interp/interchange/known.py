@@ -1,12 +1,12 @@
 """A model that holds variables at a known layer, position and subspace, because its weights were set by hand.
 
-    BOS  fillers  (another entity)  e1 e2  fillers  Q_a   ->   the entity's value of attribute a
+    BOS  fillers  (another entity)  e1 e2  filler filler  Q_a   ->   the entity's value of attribute a
 
 An entity is a pair of tokens; it has a value of each attribute, drawn at random. Block 1 looks the pair up and writes
-the values into `resid_post[1]` at one token, each attribute into a subspace of eight dimensions of its own; a third of
-the space beside them holds what says which entity it is and is never read. Block 2 fetches attribute a for the query
-Q_a from the last entity. So `resid_post[1]` at that token is the one place where exchanging a subspace of an entity
-changes one attribute alone.
+the values into `resid_post[1]` at one token, each attribute into a subspace of eight dimensions of its own; beside them
+stands what says which entity it is and is never read. Block 2 fetches attribute a for the query Q_a from that token,
+which it finds by its distance. So `resid_post[1]` there is the one place where exchanging a subspace of an entity changes
+one attribute alone.
 """
 
 import random
@@ -46,6 +46,7 @@ SHARP = 60.0
 LOUD = 8.0
 """Logit of the right value; the others have 0 or less. (Louder, and the loss is flat before a subspace is whole.)"""
 SITE = Site("resid_post", 1)
+BETWEEN = 2  # fillers between entity and query
 LOWER = {"last": (1, 0), "after": (2, 1)}  # how far before the token with the variables the two parts stand
 
 
@@ -122,7 +123,7 @@ def _network(where: Where, values: Tensor, basis: Tensor, generator: torch.Gener
         _copy_from(model, part, distance)
     _look_up(body.h[1].mlp, values, basis, generator)
     for attribute in range(ATTRIBUTES):
-        _fetch(model, attribute, basis[:, CODE * attribute : CODE * (attribute + 1)])
+        _fetch(model, attribute, BETWEEN + 1 - LOWER[where][1], basis[:, CODE * attribute : CODE * (attribute + 1)])
         for value in range(VALUES):
             said = slice(SAID + CODE * attribute, SAID + CODE * (attribute + 1))
             model.lm_head.weight[VALUE + VALUES * attribute + value, said] = LOUD * code(value)
@@ -153,18 +154,18 @@ def _look_up(mlp: Any, values: Tensor, basis: Tensor, generator: torch.Generator
             mlp.c_proj.weight[neuron, KEPT : KEPT + STORE] = basis @ stored
 
 
-def _fetch(model: Any, attribute: int, subspace: Tensor) -> None:
-    """Head `attribute` of block 2: from its query to the last entity, from anywhere else to BOS."""
+def _fetch(model: Any, attribute: int, distance: int, subspace: Tensor) -> None:
+    """Head `attribute` of block 2: from its query to the token `distance` before, from anything else to BOS, as from a
+    query that finds no such token."""
     q, k, v, out = _head(model, 2, attribute)
     loud = SHARP * q.shape[1] ** 0.5
-    q[QUERY + attribute, 0] = loud
-    for token in range(TOKENS):
-        q[token, 1] = 0.0 if token == QUERY + attribute else loud
-    k[BOS, 1] = 1.0
-    k[COPY + PARTS : COPY + 2 * PARTS, 0] = 1.0  # where the second part was copied to, the variables are
-    q[QUERY + attribute, 2] = loud
+    for position in range(distance, POSITIONS):
+        q[PLACE + position, position - distance] = loud
     for position in range(POSITIONS):
-        k[PLACE + position, 2] = position / POSITIONS
+        k[PLACE + position, position] = 1.0
+    for token in range(TOKENS):
+        q[token, POSITIONS] = loud / 2 if token == QUERY + attribute else 2 * loud
+    k[BOS, POSITIONS] = 1.0
     v[KEPT : KEPT + STORE, :CODE] = subspace
     for number in range(CODE):
         out[number, SAID + CODE * attribute + number] = 1.0
@@ -193,7 +194,7 @@ def _data(values: Any, distractor: bool, size: int, seed: int) -> dict[str, Coun
     rng.shuffle(entities)
     quarter = len(entities) // 4
     dealt = {"train": entities[2 * quarter :], "val": entities[:quarter], "test": entities[quarter : 2 * quarter]}
-    patterns = [(before, after, number) for before in (0, 1, 2) for after in (1, 2, 3) for number in range(FILLERS)]
+    patterns = [(before, number) for before in range(5) for number in range(FILLERS)]
     rng.shuffle(patterns)
     third = len(patterns) // 3
     shapes = {"train": patterns[:third], "val": patterns[third : 2 * third], "test": patterns[2 * third :]}
@@ -218,19 +219,19 @@ def _data(values: Any, distractor: bool, size: int, seed: int) -> dict[str, Coun
 
 
 def _examples(
-    values: Any, entities: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, int, int]], distractor: bool, size: int,
+    values: Any, entities: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, int]], distractor: bool, size: int,
     rng: random.Random, rows: dict[_Row, int],
 ) -> dict[str, Any]:  # fmt: skip
     """Columns of `size` examples of each attribute and kind; new prompts get a number in `rows`."""
     found: list[tuple[int, int, int, str, str]] = []
 
     def prompt(entity: tuple[int, int], asked: int) -> int:
-        before, after, number = rng.choice(shapes)
+        before, number = rng.choice(shapes)
         other = rng.choice(entities)
         ids = [BOS, *(FILLER + (number + n) % FILLERS for n in range(before))]
         ids += [other[0], SECOND + other[1], FILLER + number] if distractor else []
         row = _Row(entity, asked, (
-            *ids, entity[0], SECOND + entity[1], *(FILLER + (number + n) % FILLERS for n in range(after)), QUERY + asked,
+            *ids, entity[0], SECOND + entity[1], *(FILLER + (number + n) % FILLERS for n in range(BETWEEN)), QUERY + asked,
         ), len(ids))  # fmt: skip
         return rows.setdefault(row, len(rows))
 

@@ -151,4 +151,4 @@ class Resumption:
 
     def _captured(self, width: int) -> Captured:
         """A run of so many tokens: what a resumed run takes from it (masks, positions) is the same for all rows."""
-        return self.model.capture(from_ids([[0] * width]))
+        return self.model.capture(from_ids([[int(self.states.prompts.ids[0, 0])] * width]))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -13,10 +14,11 @@ def blank_gpt2(
 
     config = GPT2Config(
         n_embd=d_model, n_layer=n_layers, n_head=n_heads, n_positions=n_positions, vocab_size=d_vocab,
-        n_inner=d_ff or d_model, activation_function="relu", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=False,
-        bos_token_id=1, eos_token_id=2,
+        n_inner=d_ff or d_model, activation_function="relu", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        tie_word_embeddings=False, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
-    model: Any = GPT2LMHeadModel(config).eval().requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):  # first values are drawn, which are then replaced
+        model: Any = GPT2LMHeadModel(config).eval().requires_grad_(False)
     for p in model.parameters():
         p.zero_()
     model.transformer.ln_f = nn.Identity()

@@ -42,8 +42,10 @@ def test_nothing_moves_elsewhere(where: str, distractor: bool) -> None:
     assert scored(known, FullVector(), other).cause() == 0.0
     assert scored(known, FullVector(), "end").cause() == 0.0
     assert scored(known, FullVector(), known.role, Site("resid_post", 2)).cause() == 0.0
-    full = scored(known, FullVector(), known.role)
-    assert full.cause() == 1.0 and full.isolate() < 0.05
+    together = Subspace(WIDTH, 3 * CODE, rotation=torch.cat(list(known.subspaces.values()), 1))
+    all_three = scored(known, together, known.role)
+    assert all_three.cause() == 1.0 and all_three.isolate() < 0.05
+    assert scored(known, FullVector(), known.role).cause() >= (0.5 if distractor else 1.0)  # it takes the place along
     assert scored(known, random_subspace(WIDTH, CODE), known.role).cause() < 0.1
 
 
