@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from interp.clusters import choose_n_clusters as choose_n_clusters
     from interp.clusters import cluster as cluster
     from interp.clusters import cluster_stability as cluster_stability
+    from interp.control_runs import crossed_concepts as crossed_concepts
+    from interp.control_runs import subspace_controls as subspace_controls
     from interp.curves import circuit_areas as circuit_areas
     from interp.curves import faithfulness_curve as faithfulness_curve
     from interp.debias import ShiftCandidates as ShiftCandidates
@@ -83,6 +85,31 @@ if TYPE_CHECKING:
     from interp.gate_validation import head_rankings as head_rankings
     from interp.gate_validation import mediation_agreement as mediation_agreement
     from interp.gradient_vectors import Projection as Projection
+    from interp.hypernet.files import load_hyperdas as load_hyperdas
+    from interp.hypernet.files import save_hyperdas as save_hyperdas
+    from interp.hypernet.interchange import HyperDas as HyperDas
+    from interp.hypernet.readout import mean_projectors as mean_projectors
+    from interp.hypernet.readout import selections as selections
+    from interp.hypernet.readout import subspace_overlaps as subspace_overlaps
+    from interp.hypernet.settings import HyperDasSettings as HyperDasSettings
+    from interp.interchange.circuits import subspace_basis as subspace_basis
+    from interp.interchange.examples import Counterfactuals as Counterfactuals
+    from interp.interchange.exchanges import BoundlessSubspace as BoundlessSubspace
+    from interp.interchange.exchanges import FullVector as FullVector
+    from interp.interchange.exchanges import Subspace as Subspace
+    from interp.interchange.from_task import task_counterfactuals as task_counterfactuals
+    from interp.interchange.known import known_variables as known_variables
+    from interp.interchange.placing import AtRoles as AtRoles
+    from interp.interchange.ravel import known_prompts as known_prompts
+    from interp.interchange.ravel import ravel as ravel
+    from interp.interchange.ravel import read_ravel as read_ravel
+    from interp.interchange.ravel_toy import toy_ravel as toy_ravel
+    from interp.interchange.registry import counterfactuals as counterfactuals
+    from interp.interchange.scores import score_interchange as score_interchange
+    from interp.interchange.states import Resumption as Resumption
+    from interp.interchange.states import states_of as states_of
+    from interp.interchange.training import Keeping as Keeping
+    from interp.interchange.training import TrainSettings as TrainSettings
     from interp.intervention import Add as Add
     from interp.intervention import Edit as Edit
     from interp.intervention import Mean as Mean
@@ -111,6 +138,7 @@ if TYPE_CHECKING:
     from interp.methods.attribution import attribute as attribute
     from interp.methods.contrastive_gating import gate_contrastive as gate_contrastive
     from interp.methods.contrastive_gating import same_items as same_items
+    from interp.methods.das import das as das
     from interp.methods.edge_patching import patch_edges as patch_edges
     from interp.methods.edges import attribute_edges as attribute_edges
     from interp.methods.features import attribute_features as attribute_features
@@ -119,6 +147,9 @@ if TYPE_CHECKING:
     from interp.methods.features import feature_circuit as feature_circuit
     from interp.methods.gating import gate as gate
     from interp.methods.gating import gate_strengths as gate_strengths
+    from interp.methods.hyperdas import hyperdas as hyperdas
+    from interp.methods.hyperdas import hyperdas_circuit as hyperdas_circuit
+    from interp.methods.hyperdas import train_hyperdas as train_hyperdas
     from interp.methods.patching import patch as patch
     from interp.methods.path_patching import path_patch as path_patch
     from interp.metrics import metric as metric
@@ -126,6 +157,7 @@ if TYPE_CHECKING:
     from interp.models.families import Point as Point
     from interp.models.families import SiteMap as SiteMap
     from interp.models.load import load as load
+    from interp.models.random_copy import random_copy as random_copy
     from interp.models.runs import Shape as Shape
     from interp.nodes import Node as Node
     from interp.nodes import Nodes as Nodes
@@ -173,6 +205,7 @@ _WHERE = {
     "interp.classifier_files": "load_classifier save_classifier",
     "interp.cluster_search": "circuit_overlap cluster_circuits",
     "interp.clusters": "choose_n_clusters cluster cluster_stability",
+    "interp.control_runs": "crossed_concepts subspace_controls",
     "interp.curves": "circuit_areas faithfulness_curve",
     "interp.debias": "ShiftCandidates ShiftResult over_seeds shift shift_candidates skyline_scores",
     "interp.debias_baselines": "BASELINES",
@@ -193,6 +226,22 @@ _WHERE = {
     "interp.gate_transfer": "leave_one_out",
     "interp.gate_validation": "Baselines ablation_curve compare_rankings head_rankings mediation_agreement",
     "interp.gradient_vectors": "Projection",
+    "interp.hypernet.files": "load_hyperdas save_hyperdas",
+    "interp.hypernet.interchange": "HyperDas",
+    "interp.hypernet.readout": "mean_projectors selections subspace_overlaps",
+    "interp.hypernet.settings": "HyperDasSettings",
+    "interp.interchange.circuits": "subspace_basis",
+    "interp.interchange.examples": "Counterfactuals",
+    "interp.interchange.exchanges": "BoundlessSubspace FullVector Subspace",
+    "interp.interchange.from_task": "task_counterfactuals",
+    "interp.interchange.known": "known_variables",
+    "interp.interchange.placing": "AtRoles",
+    "interp.interchange.ravel": "known_prompts ravel read_ravel",
+    "interp.interchange.ravel_toy": "toy_ravel",
+    "interp.interchange.registry": "counterfactuals",
+    "interp.interchange.scores": "score_interchange",
+    "interp.interchange.states": "Resumption states_of",
+    "interp.interchange.training": "Keeping TrainSettings",
     "interp.intervention": "Add Edit Mean Patch Resample Scale Zero",
     "interp.judges": "CallableJudge HumanJudge Judge LLMJudge RandomJudge SkylineJudge TokenSetJudge",
     "interp.labelled.base": "BiasedData Labelled",
@@ -207,16 +256,19 @@ _WHERE = {
     "interp.methods.acdc": "acdc",
     "interp.methods.attribution": "attribute",
     "interp.methods.contrastive_gating": "gate_contrastive same_items",
+    "interp.methods.das": "das",
     "interp.methods.edge_patching": "patch_edges",
     "interp.methods.edges": "attribute_edges",
     "interp.methods.features": "attribute_features connect_features error_shares feature_circuit",
     "interp.methods.gating": "gate gate_strengths",
+    "interp.methods.hyperdas": "hyperdas hyperdas_circuit train_hyperdas",
     "interp.methods.patching": "patch",
     "interp.methods.path_patching": "path_patch",
     "interp.metrics": "metric",
     "interp.models.base": "HookedModel Shape",
     "interp.models.families": "Point SiteMap",
     "interp.models.load": "load",
+    "interp.models.random_copy": "random_copy",
     "interp.nodes": "Node Nodes",
     "interp.predicted": "predicted_contexts",
     "interp.probes": "ProbeSettings",

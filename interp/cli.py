@@ -28,6 +28,7 @@ from interp.cli_parts import (
     where,
 )  # fmt: skip
 from interp.cli_shift import shift_command
+from interp.cli_subspace import subspace_command
 from interp.errors import InterpError, ModelError, OptionError, check_choice
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(features, name="features")
 app.command("shift")(shift_command)
+app.command("subspace")(subspace_command)
 
 
 def main() -> None:

@@ -69,6 +69,16 @@ def check_choice(what: str, value: object, allowed: Iterable[str]) -> None:
         raise OptionError(f"{what} is {value!r}; allowed: {', '.join(map(repr, allowed))}{hint}.")
 
 
+def check_options(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
+    """Raise `OptionError` unless all names of options are allowed, naming all that are not and the nearest."""
+    allowed = list(allowed)
+    if unknown := [name for name in given if name not in allowed]:
+        raise OptionError(
+            f"{what} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(allowed)}"
+            f"{nearest(unknown[0], allowed)}."
+        )
+
+
 def require(module: str, extra: str) -> None:
     """Raise `MissingExtraError`, with the pip command, when `module` is not installed."""
     import importlib.util

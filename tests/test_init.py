@@ -22,7 +22,11 @@ circuit_overlap view_clusters TextClassifier train_classifier classifier_task sa
 shift_candidates ShiftCandidates ShiftResult skyline_scores over_seeds ShiftSettings BASELINES ProbeSettings Judge
 CallableJudge TokenSetJudge HumanJudge LLMJudge RandomJudge SkylineJudge Verdict load_verdicts save_verdicts Labelled
 BiasedData biased_data read_labelled biased biographies planted gap bias_in_bios serve_cards scr tpp token_dictionary
-card_server judge_agreement combined_verdicts Autoencoder
+card_server judge_agreement combined_verdicts Autoencoder subspace_basis Counterfactuals task_counterfactuals
+known_variables known_prompts ravel read_ravel toy_ravel counterfactuals score_interchange Resumption states_of
+Keeping TrainSettings AtRoles BoundlessSubspace FullVector Subspace load_hyperdas save_hyperdas HyperDas
+mean_projectors selections subspace_overlaps HyperDasSettings das hyperdas hyperdas_circuit train_hyperdas random_copy
+crossed_concepts subspace_controls
 """.split()
 
 

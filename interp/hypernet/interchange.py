@@ -16,11 +16,11 @@ from torch.nn.utils.rnn import pad_sequence
 from interp.errors import OptionError
 from interp.featurizers.base import site_width
 from interp.hypernet.network import HyperNetwork, Instructed, Reading
-from interp.hypernet.selection import Scores, chosen, sparsity, straight_through
+from interp.hypernet.selection import Scores, chosen, fixed, sparsity, straight_through
 from interp.hypernet.settings import HyperDasSettings
 from interp.interchange.examples import Batch, Counterfactuals
 from interp.interchange.exchanges import TEMPERATURES
-from interp.interchange.placing import Interchange, Mode
+from interp.interchange.placing import Interchange, Mode, paired
 from interp.interchange.states import States, entry
 from interp.models.base import HookedModel
 from interp.site import Site
@@ -57,7 +57,7 @@ class HyperDas(Interchange):
             raise OptionError(f"rank={self.settings.rank} at {self.site}, which has {d} coordinates; allowed: 1 to {d}.")
         self.reads = read_sites(model, self.site, self.settings)
         self.instructions = dict(instructions or {})
-        self.skip = int(model.has_sink)
+        self.skip, self.model_fingerprint = int(model.has_sink), model.identity.fingerprint
         self._vectors = _instruction_reader(model)
         with torch.random.fork_rng(devices=[]):  # modules draw first values, which are then replaced
             self.network = HyperNetwork(self.settings, d, d, len(self.reads), seed).to(model.device)
@@ -109,6 +109,9 @@ class HyperDas(Interchange):
         told = self.told(batch.data, base.real.device)
         e = self.network.summary(told, base, source)
         scores = self.network.scores(e, base, source, swapped=self._coin(batch))
+        if role := self.settings.fixed:
+            sides = (batch.data.positions(role, rows.tolist()) for rows in (batch.base, batch.source))
+            scores = fixed(*paired(*sides, e.device), scores)
         return e if self.settings.aimed_by == "example" else self.network.summary(told), scores
 
     def told(self, data: Counterfactuals, device: torch.device) -> Instructed:
@@ -129,8 +132,11 @@ class HyperDas(Interchange):
         return [f"{named[base]} ; {named[source]} - {concept}" for base, source, concept in sides]
 
     def description(self) -> dict[str, Any]:
-        """Settings as JSON values."""
-        return {**asdict(self.settings), "site": str(self.site), "instructions_of": self.instructions, "seed": self.seed}
+        """What it is, as JSON values."""
+        return {
+            "site": str(self.site), "settings": asdict(self.settings), "instructions": self.instructions,
+            "seed": self.seed, "model": self.model_fingerprint,
+        }  # fmt: skip
 
     def _penalty(self, weights: Float[Tensor, "example source base"]) -> Float[Tensor, " example"]:
         """What is added to the loss for source tokens used more than once, and for base tokens changed beside one."""

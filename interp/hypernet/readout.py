@@ -32,7 +32,7 @@ class Selections:
     """
 
     data: Counterfactuals
-    weights: tuple[Float[np.ndarray, "source base"], ...]
+    weights: tuple[Float[np.ndarray, "_ _"], ...]
 
     def shares(self, concept: str | None = None) -> Table:
         """Share of all weight by what the base and the source token are (a role, or `OTHER`), the largest first."""

@@ -9,7 +9,7 @@ Source: HyperDAS (arXiv 2503.10894), the authors' code for the modes.
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import check_choice
@@ -43,6 +43,15 @@ def masked(
     """Scores in which only real tokens can be paired."""
     allowed = source_real[:, :, None] & base_real[:, None]
     return Scores(pairs.masked_fill(~allowed, -torch.inf), own)
+
+
+def fixed(
+    rows: Int[Tensor, " pair"], base: Int[Tensor, " pair"], source: Int[Tensor, " pair"], like: Scores
+) -> Scores:
+    """Scores by which these pairs, and no others, are taken."""
+    pairs, own = torch.full_like(like.pairs, -torch.inf), torch.zeros_like(like.self)
+    pairs[rows, source, base], own[rows, base] = 0.0, -torch.inf
+    return Scores(pairs, own)
 
 
 def chosen(scores: Scores, mode: Mode, *, forced: bool = False) -> Float[Tensor, "example source base"]:

@@ -24,6 +24,7 @@ class HyperDasSettings:
             whole ``"example"``, both runs included (the paper): then a network can read the values from the runs and aim
             where they need be, which says little of the model.
         gated: weight the shared subspace's directions by the instruction, instead of reflecting it.
+        fixed: role at which, in source and base, the interchange takes place, instead of chosen tokens: a control.
         selector: ``"pair"``: a score of each pair of tokens with an interaction; ``"factored"``: a distribution over
             source tokens and a gate for each base token, which soft weights without an interaction are anyway.
         interaction: rank of the pair selector's interaction.
@@ -48,6 +49,7 @@ class HyperDasSettings:
     reflections: int = 8
     aimed_by: Aims = "instruction"
     gated: bool = False
+    fixed: str = ""
     selector: Selector = "pair"
     interaction: int = 32
     symmetry: Symmetry = "none"

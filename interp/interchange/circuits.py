@@ -83,7 +83,7 @@ def interchange_circuit(
         parameters={**parameters, "family": model.family}, seed=seed, forwards=forwards, backwards=backwards,
     )  # fmt: skip
     featurizers = {
-        key: {"site": str(one.site), "skip": 0, "features": 0 if one.basis is None else one.basis.shape[1], **one.described}
+        key: {**one.described, "site": str(one.site), "skip": 0, "features": 0 if one.basis is None else one.basis.shape[1]}
         for one, key in zip(found, keys, strict=True)
     }
     return Circuit(nodes, attributes=attributes, tensors=tensors, featurizers=featurizers, provenance=provenance)

@@ -51,7 +51,7 @@ class TrainSettings:
         clip: greatest norm of the gradient; None for no limit.
         cause_weight, isolate_weight: of the two kinds of examples.
         evaluate_every: updates between validations; the best state so far is kept.
-        patience: stop after so many validations without a better one; None for never.
+        patience: stop after so many validations worse than the best; None for never.
         seed: of the order of the data.
     """
 
@@ -116,8 +116,11 @@ class History:
         return max(self.scores, key=lambda one: (one[1], -one[0])) if self.scores else None
 
     def worse_since(self) -> int:
-        """Validations since the best."""
-        return 0 if self.best is None else len(self.scores) - 1 - self.scores.index(self.best)
+        """Validations since the best that were worse (as good ones are no reason to stop: a score may rest at first)."""
+        if self.best is None:
+            return 0
+        after = self.scores[self.scores.index(self.best) + 1 :]
+        return sum(score < self.best[1] for _, score in after)
 
 
 def picks(data: Counterfactuals, batch: int, step: int, seed: int) -> list[int]:
@@ -177,7 +180,7 @@ def train_interchange(
     try:
         for step in range(run.done, settings.steps):
             if settings.patience is not None and run.history.worse_since() >= settings.patience:
-                log.info("stopped after %d updates: no better validation for %d", step, settings.patience)
+                log.info("stopped after %d updates: %d validations worse than the best", step, settings.patience)
                 break
             done = step / settings.steps
             interchange.train()
@@ -277,7 +280,7 @@ class _Run:
     def score(self, value: float) -> None:
         """Note a validation, and keep the state where it is the best so far."""
         self.history.scores.append((self.done, value))
-        if self.history.worse_since() == 0:
+        if self.history.best == self.history.scores[-1]:
             self.best = {name: x.detach().clone() for name, x in self.interchange.state_dict().items()}
 
     def restore_best(self) -> None:

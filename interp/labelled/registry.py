@@ -5,7 +5,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from interp.errors import OptionError, nearest
+from interp.errors import OptionError, check_options, nearest
 from interp.labelled.base import BiasedData
 from interp.labelled.bias_in_bios import bias_in_bios
 from interp.labelled.biographies import biographies
@@ -49,9 +49,5 @@ def biased_data(source: str | Path, **options: Any) -> BiasedData:
     allowed = [
         name for maker in makers for name in signature(maker).parameters if not (is_table and name in ("path", "data"))
     ]
-    if unknown := [name for name in options if name not in allowed]:
-        raise OptionError(
-            f"{source} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(allowed)}"
-            f"{nearest(unknown[0], allowed)}."
-        )
+    check_options(str(source), options, allowed)
     return from_table(source, **options) if is_table else MAKERS[str(source)](**options)

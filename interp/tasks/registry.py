@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from interp.errors import OptionError, TaskError, nearest
+from interp.errors import TaskError, check_options, nearest
 from interp.tasks.agreement import agreement
 from interp.tasks.arithmetic import arithmetic
 from interp.tasks.base import Task
@@ -57,12 +57,7 @@ def task(name: str, tokenizer: Any, **options: Any) -> Task:
     if name not in TASKS:
         raise TaskError(f"no task {name!r}; allowed: {', '.join(TASKS)}{nearest(str(name), TASKS)}.")
     allowed = list(inspect.signature(TASKS[name]).parameters)[1:]
-    unknown = [option for option in options if option not in allowed]
-    if unknown:
-        raise OptionError(
-            f"task {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(allowed)}"
-            f"{nearest(unknown[0], allowed)}."
-        )
+    check_options(f"task {name!r}", options, allowed)
     return TASKS[name](tokenizer, **options)
 
 

@@ -13,3 +13,5 @@ from interp.view.figures import heatmap as heatmap
 from interp.view.figures import heatmaps as heatmaps
 from interp.view.page import save as save
 from interp.view.page import view as view
+from interp.view.selections import overlaps as overlaps
+from interp.view.selections import selection as selection

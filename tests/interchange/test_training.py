@@ -214,3 +214,12 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
     one, two = (torch.load(tmp_path / f"{name}.done") for name in ("one", "two"))
     torch.testing.assert_close(one[0], two[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(one[1], two[1], rtol=1e-5)
+
+
+def test_validations_that_rest_at_the_best_are_no_reason_to_stop() -> None:
+    history = History(scores=[(1, 0.5), (2, 0.5), (3, 0.5)])
+    assert history.best == (1, 0.5) and history.worse_since() == 0
+    history.scores += [(4, 0.4), (5, 0.5), (6, 0.3)]
+    assert history.worse_since() == 2
+    history.scores.append((7, 0.6))
+    assert history.best == (7, 0.6) and history.worse_since() == 0
