@@ -16,16 +16,21 @@ METHODS = ("hyperdas", "mdas", "das", "boundless", "mask", "full_vector", "princ
 def subspace_command(
     model: Model,
     data: Annotated[str, typer.Argument(help="ravel (with --path), toy_cities, or a task (see `interp tasks`).")],
-    sites: Annotated[str, typer.Argument(help="Sites separated by commas, such as resid_post[14]; of several, the best.")],
+    sites: Annotated[
+        str, typer.Argument(help="Sites separated by commas, such as resid_post[14]; of several, the best.")
+    ],
     method: Annotated[str, typer.Option(help=f"{', '.join(METHODS[:-1])} or {METHODS[-1]}.")] = "mdas",
     rank: Annotated[int, typer.Option(help="Dimensions of a subspace.", min=1)] = 32,
     roles: Annotated[
-        str, typer.Option(help="Positions of the exchange, separated by commas; of several, the best. Not for hyperdas.")
+        str,
+        typer.Option(help="Positions of the exchange, separated by commas; of several, the best. Not for hyperdas."),
     ] = "last_entity",
     steps: Annotated[int, typer.Option(help="Updates.", min=1)] = 1000,
     batch: Annotated[int, typer.Option(help="Examples in an update.", min=1)] = 16,
     rate: Annotated[float | None, typer.Option(help="Learning rate; 1e-3, or 1e-4 for hyperdas.")] = None,
-    n: Annotated[int, typer.Option(help="Training examples of each attribute and kind, or prompts of a task.", min=1)] = 2000,
+    n: Annotated[
+        int, typer.Option(help="Training examples of each attribute and kind, or prompts of a task.", min=1)
+    ] = 2000,
     path: Annotated[Path | None, typer.Option(help="Folder of RAVEL's files.")] = None,
     known: Annotated[Path | None, typer.Option(help="File that keeps which prompts the model knows.")] = None,
     options: Annotated[str, typer.Option(help='Options of the data as JSON: {"type": "verb"}.')] = "{}",
@@ -56,8 +61,10 @@ def subspace_command(
         )  # fmt: skip
         unfinished = checkpoints(out)
         keeping = interp.Keeping(unfinished / f"{method}.safetensors")
-        run = _hyperdas if method == "hyperdas" else _das
-        circuit = run(hooked, examples, places, method, rank, roles.split(","), training, keeping, settings, folder)
+        if method == "hyperdas":
+            circuit = _hyperdas(hooked, examples, places, rank, training, keeping, settings, folder)
+        else:
+            circuit = _das(hooked, examples, places, method, rank, roles.split(","), training, keeping)
         interp.save_circuit(circuit, folder / "circuit")
         table = circuit.frame()
         table.to_csv(folder / "nodes.csv")
@@ -69,12 +76,12 @@ def subspace_command(
 
 
 def _das(
-    hooked: Any, examples: Any, places: list[str], method: str, rank: int, roles: list[str], training: Any, keeping: Any,
-    settings: dict[str, Any], folder: Path,
+    hooked: Any, examples: Any, places: list[str], method: str, rank: int, roles: list[str], training: Any,
+    keeping: Any,
 ) -> Any:  # fmt: skip
     import interp
 
-    what = "subspace" if method in ("das", "mdas") else method
+    what: Any = "subspace" if method in ("das", "mdas") else method
     return interp.das(
         hooked, examples, places, what=what, rank=rank, roles=roles, isolate=method != "das", settings=training,
         keeping=keeping,
@@ -82,8 +89,8 @@ def _das(
 
 
 def _hyperdas(
-    hooked: Any, examples: Any, places: list[str], method: str, rank: int, roles: list[str], training: Any, keeping: Any,
-    settings: dict[str, Any], folder: Path,
+    hooked: Any, examples: Any, places: list[str], rank: int, training: Any, keeping: Any, settings: dict[str, Any],
+    folder: Path,
 ) -> Any:  # fmt: skip
     import interp
     from interp.view import save, selection

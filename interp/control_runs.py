@@ -65,9 +65,10 @@ def subspace_controls(
     test = data["test"]
     d = site_width(runs.model, runs.site)
     found: dict[str, InterchangeScores] = {}
+    random = random_subspace(d, one.settings.rank).to(runs.model.device)
     at_role: dict[str, Interchange | None] = {
         "nothing changed": None, f"full vector at {role}": AtRoles(runs.site, FullVector(), role),
-        f"random subspace at {role}": AtRoles(runs.site, random_subspace(d, one.settings.rank).to(runs.model.device), role),
+        f"random subspace at {role}": AtRoles(runs.site, random, role),
     }  # fmt: skip
     for name, control in at_role.items():
         found[name] = score_interchange(runs, test, control, progress=progress)
@@ -79,7 +80,9 @@ def subspace_controls(
         assert training is not None, "checked above"
         found[f"HyperDAS, {name.replace('_', ' ')}"] = _retrained(name, one, runs, data, role, training, random_model)
     rows = [(name, *_row(scores)) for name, scores in found.items()]
-    return Table(dict(zip(("run", "cause", "isolate", "disentangle", "low", "high"), zip(*rows, strict=True), strict=True)))
+    return Table(
+        dict(zip(("run", "cause", "isolate", "disentangle", "low", "high"), zip(*rows, strict=True), strict=True))
+    )
 
 
 def _check(retrain: Sequence[str], training: TrainSettings | None, random_model: HookedModel | None) -> None:
@@ -110,7 +113,10 @@ def _retrained(
     random_model: HookedModel | None,
 ) -> InterchangeScores:  # fmt: skip
     """A HyperDAS trained anew under one restriction."""
-    changed: dict[str, dict[str, Any]] = {"static": {"reflections": 0, "gated": False}, "fixed_position": {"fixed": role}}
+    changed: dict[str, dict[str, Any]] = {
+        "static": {"reflections": 0, "gated": False},
+        "fixed_position": {"fixed": role},
+    }
     settings = replace(one.settings, **changed.get(name, {}))
     model, states = (random_model, None) if name == "random_target" else (runs.model, runs.states)
     assert model is not None, "checked before"
@@ -126,8 +132,8 @@ def crossed_concepts(
     progress: bool = True,
 ) -> Table:  # fmt: skip
     """How often one concept's interchange carries another concept's value: rows are what is exchanged, columns what the
-    base prompt asks, entries the share of cause examples answered with the source's value of what is asked. The diagonal
-    is Cause; beside it values near 0 are wanted.
+    base prompt asks, entries the share of cause examples answered with the source's value of what is asked. The
+    diagonal is Cause; beside it values near 0 are wanted.
 
     Args:
         given: a HyperDAS (forced to exchange), or an interchange for each concept.

@@ -27,7 +27,19 @@ def test_subspaces_are_found_scored_and_kept(tmp_path, monkeypatch, capsys) -> N
 
 def test_hyperdas_is_trained_and_kept_with_a_figure(tmp_path, monkeypatch, capsys) -> None:
     network = '{"width": 16, "blocks": 1, "heads": 2, "reflections": 2}'
-    line = ["subspace", "embedded", "toy_cities", SITE, "--method", "hyperdas", "--network", network, *QUICK, "--out", "h"]
+    line = [
+        "subspace",
+        "embedded",
+        "toy_cities",
+        SITE,
+        "--method",
+        "hyperdas",
+        "--network",
+        network,
+        *QUICK,
+        "--out",
+        "h",
+    ]
     code, said, errors = here(line, tmp_path, monkeypatch, capsys)
     assert code == 0, errors
     assert "hyperdas/, selections.html" in said and (tmp_path / "h" / "selections.html").exists()

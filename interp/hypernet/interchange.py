@@ -1,7 +1,7 @@
 """HyperDAS as an interchange: what the network says of each example is done to its base run.
 
-    G, R = network(instruction, base states, source states)
-    change_j = sum_i G_ij s_i - (sum_i G_ij) b_j           b'_j = b_j + R R^T change_j
+G, R = network(instruction, base states, source states)
+change_j = sum_i G_ij s_i - (sum_i G_ij) b_j           b'_j = b_j + R R^T change_j
 """
 
 from collections.abc import Callable
@@ -54,7 +54,9 @@ class HyperDas(Interchange):
             raise OptionError(f"HyperDAS at {self.site}; it reads and changes the residual stream: use resid_post[l].")
         d = site_width(model, self.site)
         if self.settings.rank > d:
-            raise OptionError(f"rank={self.settings.rank} at {self.site}, which has {d} coordinates; allowed: 1 to {d}.")
+            raise OptionError(
+                f"rank={self.settings.rank} at {self.site}, which has {d} coordinates; allowed: 1 to {d}."
+            )
         self.reads = read_sites(model, self.site, self.settings)
         self.instructions = dict(instructions or {})
         self.skip, self.model_fingerprint = int(model.has_sink), model.identity.fingerprint
@@ -90,7 +92,7 @@ class HyperDas(Interchange):
         return base + self.network.project(aim, step).to(base), self._penalty(soft)
 
     def readings(self, batch: Batch, states: States) -> tuple[Reading, Reading]:
-        """What is read of the base and of the source rows: tokens up to the role `up_to`, but for a sink at the first."""
+        """What is read of the base and of the source rows: tokens up to the role `up_to`, without a sink."""
         made = []
         for rows, real in ((batch.base, batch.base_real), (batch.source, batch.source_real)):
             device = real.device
@@ -110,8 +112,8 @@ class HyperDas(Interchange):
         e = self.network.summary(told, base, source)
         scores = self.network.scores(e, base, source, swapped=self._coin(batch))
         if role := self.settings.fixed:
-            sides = (batch.data.positions(role, rows.tolist()) for rows in (batch.base, batch.source))
-            scores = fixed(*paired(*sides, e.device), scores)
+            here, there = (batch.data.positions(role, rows.tolist()) for rows in (batch.base, batch.source))
+            scores = fixed(*paired(here, there, e.device), scores)
         return e if self.settings.aimed_by == "example" else self.network.summary(told), scores
 
     def told(self, data: Counterfactuals, device: torch.device) -> Instructed:

@@ -10,7 +10,7 @@ what to interchange.
 States are keys and values of every token at every layer read: their position is the token's, their layer is an
 embedding, so that neither padding nor the number of layers moves another's position.
 
-Source: Sun et al. 2025 (arXiv 2503.10894), section 3 and the authors' code; width, positions and normalisation are ours.
+Source: Sun et al. 2025 (arXiv 2503.10894), section 3 and the authors' code; width, positions and norms are ours.
 """
 
 from typing import NamedTuple

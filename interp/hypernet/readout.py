@@ -75,9 +75,7 @@ def selections(
     return Selections(data, tuple(found))
 
 
-def mean_projectors(
-    runs: Resumption, data: Counterfactuals, one: HyperDas
-) -> dict[str, Float[Tensor, "d d"]]:
+def mean_projectors(runs: Resumption, data: Counterfactuals, one: HyperDas) -> dict[str, Float[Tensor, "d d"]]:
     """The mean over a concept's examples of R R^T: eigenvalues near 1 are directions that all its examples exchange."""
     sums: dict[str, Tensor] = {}
     counts: Counter[str] = Counter()
@@ -90,9 +88,7 @@ def mean_projectors(
     return {concept: total / counts[concept] for concept, total in sums.items()}
 
 
-def top_directions(
-    projector: Float[Tensor, "d d"], rank: int
-) -> tuple[Float[Tensor, "d rank"], float]:
+def top_directions(projector: Float[Tensor, "d d"], rank: int) -> tuple[Float[Tensor, "d rank"], float]:
     """The leading directions of a mean projector, and the mean of their eigenvalues: 1 where all examples agree."""
     values, vectors = torch.linalg.eigh(projector.double())
     return vectors[:, -rank:].flip(1).float(), float(values[-rank:].mean())

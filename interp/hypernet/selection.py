@@ -45,9 +45,7 @@ def masked(
     return Scores(pairs.masked_fill(~allowed, -torch.inf), own)
 
 
-def fixed(
-    rows: Int[Tensor, " pair"], base: Int[Tensor, " pair"], source: Int[Tensor, " pair"], like: Scores
-) -> Scores:
+def fixed(rows: Int[Tensor, " pair"], base: Int[Tensor, " pair"], source: Int[Tensor, " pair"], like: Scores) -> Scores:
     """Scores by which these pairs, and no others, are taken."""
     pairs, own = torch.full_like(like.pairs, -torch.inf), torch.zeros_like(like.self)
     pairs[rows, source, base], own[rows, base] = 0.0, -torch.inf

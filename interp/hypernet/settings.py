@@ -21,8 +21,8 @@ class HyperDasSettings:
         reflections: how many each example's subspace is moved by (1 in the paper; with fewer than rank / 2, two
             subspaces always share directions); 0 for one subspace for all.
         aimed_by: what the subspace depends on: the ``"instruction"`` alone, so that a concept has one subspace; or the
-            whole ``"example"``, both runs included (the paper): then a network can read the values from the runs and aim
-            where they need be, which says little of the model.
+            whole ``"example"``, both runs included (the paper): then a network can read the values from the runs and
+            aim where they need be, which says little of the model.
         gated: weight the shared subspace's directions by the instruction, instead of reflecting it.
         fixed: role at which, in source and base, the interchange takes place, instead of chosen tokens: a control.
         selector: ``"pair"``: a score of each pair of tokens with an interaction; ``"factored"``: a distribution over
@@ -33,8 +33,8 @@ class HyperDasSettings:
         reads: layers whose states it attends to: those up to the site, or all of them (the paper), which lets it see
             what the change has not yet made.
         stride: every so many of these layers.
-        up_to: role of the prompts up to whose last token they are read and paired; "" for whole prompts. What follows the
-            entity often says what is asked, and a network that sees it can leave alone what it should isolate.
+        up_to: role of the prompts up to whose last token they are read and paired; "" for whole prompts. What follows
+            the entity often says what is asked, and a network that sees it can leave alone what it should isolate.
         width, blocks, heads, hidden: of the network; hidden size of an MLP, in widths.
         instructions: what it is told: the concept, or the two entities and the concept (as the authors' data do).
         sparsity: weight of the penalty on source tokens that are used more than once, at the end of training; it rises
@@ -83,10 +83,10 @@ class HyperDasSettings:
     @classmethod
     def as_published(cls, **other: Any) -> "HyperDasSettings":
         """The paper's choices where ours differ: rank 128, one reflection, which depends on the runs too, 8 blocks, all
-        layers read, the penalty with its jump, both entities named in the instruction, no training on hard choices. (The paper's blocks are copies of
-        the target's, of its width; ours start from scratch.)"""
+        layers read, the penalty with its jump, both entities named in the instruction, no training on hard choices.
+        (The paper's blocks are copies of the target's, of its width; ours start from scratch.)"""
         published: dict[str, Any] = {
-            "rank": 128, "reflections": 1, "aimed_by": "example", "blocks": 8, "reads": "all", "stride": 1, "instructions": "entities",
-            "published_sparsity": True, "straight_from": 1.0,
+            "rank": 128, "reflections": 1, "aimed_by": "example", "blocks": 8, "reads": "all", "stride": 1,
+            "instructions": "entities", "published_sparsity": True, "straight_from": 1.0,
         }  # fmt: skip
         return cls(**{**published, **other})

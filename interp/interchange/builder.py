@@ -111,7 +111,7 @@ class CounterfactualBuilder:
             shown = "; ".join(dict.fromkeys(f"{fault.kind}: {fault.text}" for fault in self.faults[:SHOWN]))
             raise PromptError(f"counterfactuals {name!r}: {len(self.faults)} faults, such as {shown}.")
         roles = dict.fromkeys(role for row in self._roles for role in row)
-        shared = {
+        shared: dict[str, Any] = {
             "prompts": self.prompts(),
             "lengths": tuple(self._lengths),
             "roles": {role: tuple(row.get(role, ()) for row in self._roles) for role in roles},

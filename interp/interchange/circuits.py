@@ -63,17 +63,20 @@ def interchange_circuit(
         method: its name, in keys of featurizers too (``method.concept``).
     """
     keys = [f"{method}.{one.concept}" for one in found]
+    named = list(zip(found, keys, strict=True))
     nodes = Nodes.of([
-        Node(one.site.kind, one.site.layer, role=one.role or None, featurizer=key) for one, key in zip(found, keys, strict=True)
+        Node(one.site.kind, one.site.layer, role=one.role or None, featurizer=key) for one, key in named
     ])  # fmt: skip
     columns = [_row(one) for one in found]
-    attributes: dict[str, Attribute] = {"concept": Attribute("nodes", np.array([o.concept for o in found], dtype=object))}
+    attributes: dict[str, Attribute] = {
+        "concept": Attribute("nodes", np.array([o.concept for o in found], dtype=object))
+    }
     for name in dict.fromkeys(name for row in columns for name in row):
         values = np.array([row.get(name, np.nan) for row in columns])
         attributes[name] = Attribute("nodes", values, MEANINGS.get(name, ""))
     tensors = {
         f"{key}.basis": NamedTensor(one.basis.detach().cpu().numpy(), ("d", "direction"))
-        for one, key in zip(found, keys, strict=True)
+        for one, key in named
         if one.basis is not None
     }
     provenance = Provenance(
@@ -83,10 +86,13 @@ def interchange_circuit(
         parameters={**parameters, "family": model.family}, seed=seed, forwards=forwards, backwards=backwards,
     )  # fmt: skip
     featurizers = {
-        key: {**one.described, "site": str(one.site), "skip": 0, "features": 0 if one.basis is None else one.basis.shape[1]}
-        for one, key in zip(found, keys, strict=True)
+        key: {**one.described, "site": str(one.site), "skip": 0, "features": _rank(one)} for one, key in named
     }
     return Circuit(nodes, attributes=attributes, tensors=tensors, featurizers=featurizers, provenance=provenance)
+
+
+def _rank(one: Placed) -> int:
+    return 0 if one.basis is None else one.basis.shape[1]
 
 
 def _row(one: Placed) -> dict[str, float]:
@@ -107,7 +113,9 @@ def subspace_basis(circuit: Circuit, concept: str) -> Basis:
     suffix = ".basis"
     keys = {key.split(".", 1)[1]: key for key in circuit.featurizers if f"{key}{suffix}" in circuit.tensors}
     if concept not in keys:
-        raise CircuitError(f"no subspace of {concept!r}; there are: {', '.join(keys) or 'none'}{nearest(concept, keys)}.")
+        raise CircuitError(
+            f"no subspace of {concept!r}; there are: {', '.join(keys) or 'none'}{nearest(concept, keys)}."
+        )
     key = keys[concept]
     directions = torch.tensor(circuit.tensors[f"{key}{suffix}"].array)
     return orthonormal(Site.parse(circuit.featurizers[key]["site"]), directions, key=key)

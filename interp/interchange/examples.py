@@ -31,7 +31,7 @@ class Counterfactuals:
 
     Args:
         name: of the data.
-        prompts: every different row that examples use: prompts, and prompts followed by an answer without its last token.
+        prompts: every different row that examples use: prompts, and prompts with an answer without its last token.
         lengths: tokens of each row's prompt, without what follows of an answer.
         base, source: rows of `prompts`, one an example; sources have nothing after the prompt.
         answers: token ids that should follow the base prompt once the concept was taken from the source.
@@ -186,7 +186,9 @@ def batch_of(data: Counterfactuals, rows: Sequence[int], device: torch.device) -
     return Batch(some, *(x.to(device) for x in (base, source, *real, ids, at)))
 
 
-def checked_sets(data: Mapping[str, Counterfactuals], needed: str | None = None) -> tuple[Counterfactuals, Counterfactuals]:
+def checked_sets(
+    data: Mapping[str, Counterfactuals], needed: str | None = None
+) -> tuple[Counterfactuals, Counterfactuals]:
     """The training and the test set, once all are known to share their prompts.
 
     Args:

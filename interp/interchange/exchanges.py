@@ -33,7 +33,7 @@ class Exchange(nn.Module, ABC):
     def change(self, base: Float[Tensor, "*batch d"], source: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """What is added to the base's activation; in training mode a mask is soft, else it is hard."""
 
-    def anneal(self, done: float) -> None:  # noqa: B027 - most have no temperature
+    def anneal(self, done: float) -> None:
         """Set temperatures for a share `done` (0 to 1) of the updates."""
 
     def penalty(self) -> Float[Tensor, ""]:
@@ -198,7 +198,9 @@ class BoundlessSubspace(Exchange):
         return self.boundary.clamp(*BOUNDARY)
 
     def basis(self) -> Tensor:
-        rank = int((torch.arange(len(self.weight)) < self.boundary.detach().cpu().clamp(*BOUNDARY) * len(self.weight)).sum())
+        rank = int(
+            (torch.arange(len(self.weight)) < self.boundary.detach().cpu().clamp(*BOUNDARY) * len(self.weight)).sum()
+        )
         return orthonormalised(self.weight).detach()[:, :rank]
 
     def groups(self, rate: float) -> list[dict[str, Any]]:

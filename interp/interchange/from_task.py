@@ -35,7 +35,8 @@ def task_counterfactuals(
     prompts = Prompts(made.ids, made.lengths, None, tokens if len(tokens) == len(ids) else ())
     lengths = tuple(n for _, _, _, own in parts.values() for n in (*own, *own))
     roles = {
-        role: tuple(where for one in sets.values() for _ in range(2) for where in one.roles[role]) for role in task.roles
+        role: tuple(where for one in sets.values() for _ in range(2) for where in one.roles[role])
+        for role in task.roles
     }
     groups = {
         key: tuple(value for one in sets.values() for _ in range(2) for value in one.groups[key]) for key in task.groups
@@ -43,9 +44,10 @@ def task_counterfactuals(
     found, first = {}, 0
     for name, (base, _, answers, _) in parts.items():
         rows = np.arange(len(base))
+        told = (concept,) * len(base)
         found[name] = Counterfactuals(
-            f"{task.name} {concept}", prompts, lengths, first + rows, first + len(base) + rows, answers, (concept,) * len(base),
-            (concept,) * len(base), roles=roles, groups=groups, tokenizer_fingerprint=task.tokenizer_fingerprint,
+            f"{task.name} {concept}", prompts, lengths, first + rows, first + len(base) + rows, answers, told, told,
+            roles=roles, groups=groups, tokenizer_fingerprint=task.tokenizer_fingerprint,
             parameters={**task.parameters, "set": name},
         )  # fmt: skip
         first += 2 * len(base)

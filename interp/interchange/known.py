@@ -5,8 +5,8 @@
 An entity is a pair of tokens; it has a value of each attribute, drawn at random. Block 1 looks the pair up and writes
 the values into `resid_post[1]` at one token, each attribute into a subspace of eight dimensions of its own; beside them
 stands what says which entity it is and is never read. Block 2 fetches attribute a for the query Q_a from that token,
-which it finds by its distance. So `resid_post[1]` there is the one place where exchanging a subspace of an entity changes
-one attribute alone.
+which it finds by its distance. So `resid_post[1]` there is the one place where exchanging a subspace of an entity
+changes one attribute alone.
 """
 
 import random
@@ -174,7 +174,9 @@ def _fetch(model: Any, attribute: int, distance: int, subspace: Tensor) -> None:
 def _head(model: Any, layer: int, head: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Views of a head's weights: query, key, value [d, d_head], output [d_head, d]."""
     attention, size = model.transformer.h[layer].attn, WIDTH // HEADS
-    own = [attention.c_attn.weight[:, WIDTH * part + size * head : WIDTH * part + size * (head + 1)] for part in range(3)]
+    own = [
+        attention.c_attn.weight[:, WIDTH * part + size * head : WIDTH * part + size * (head + 1)] for part in range(3)
+    ]
     return own[0], own[1], own[2], attention.c_proj.weight[size * head : size * (head + 1)]
 
 
@@ -200,12 +202,14 @@ def _data(values: Any, distractor: bool, size: int, seed: int) -> dict[str, Coun
     shapes = {"train": patterns[:third], "val": patterns[third : 2 * third], "test": patterns[2 * third :]}
     rows: dict[_Row, int] = {}
     columns = {
-        name: _examples(values, dealt[name], shapes[name], distractor, size if name == "train" else size // 3, rng, rows)
+        name: _examples(
+            values, dealt[name], shapes[name], distractor, size if name == "train" else size // 3, rng, rows
+        )
         for name in dealt
     }
     listed = list(rows)
     lengths = tuple(len(row.ids) for row in listed)
-    shared = {
+    shared: dict[str, Any] = {
         "prompts": from_ids([list(row.ids) for row in listed]), "lengths": lengths,
         "roles": {
             "entity": tuple((row.start, row.start + 1) for row in listed),
@@ -230,9 +234,8 @@ def _examples(
         other = rng.choice(entities)
         ids = [BOS, *(FILLER + (number + n) % FILLERS for n in range(before))]
         ids += [other[0], SECOND + other[1], FILLER + number] if distractor else []
-        row = _Row(entity, asked, (
-            *ids, entity[0], SECOND + entity[1], *(FILLER + (number + n) % FILLERS for n in range(BETWEEN)), QUERY + asked,
-        ), len(ids))  # fmt: skip
+        after = (FILLER + (number + n) % FILLERS for n in range(BETWEEN))
+        row = _Row(entity, asked, (*ids, entity[0], SECOND + entity[1], *after, QUERY + asked), len(ids))
         return rows.setdefault(row, len(rows))
 
     for concept in range(ATTRIBUTES):

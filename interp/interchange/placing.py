@@ -17,7 +17,7 @@ from interp.tasks.base import Positions
 
 Mode = Literal["soft", "one_to_many", "one_to_one", "single"]
 """How weights over pairs of tokens are used; at fixed positions all are the same."""
-MODES = ("soft", "one_to_many", "one_to_one", "single")
+MODES: tuple[Mode, ...] = ("soft", "one_to_many", "one_to_one", "single")
 
 
 class Interchange(nn.Module, ABC):
@@ -46,7 +46,7 @@ class Interchange(nn.Module, ABC):
         """Sites whose states it reads."""
         return list(dict.fromkeys([entry(self.site), self.site]))
 
-    def anneal(self, done: float) -> None:  # noqa: B027 - most have no temperature
+    def anneal(self, done: float) -> None:
         """Set temperatures and weights for a share `done` (0 to 1) of the updates."""
 
     @abstractmethod

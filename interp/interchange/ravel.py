@@ -101,7 +101,10 @@ def read_ravel(folder: str | Path, type: str = "city") -> RavelFiles:
             return found
 
     values, templates = read(f"ravel_{type}_entity_attributes.json"), read(f"ravel_{type}_attribute_to_prompts.json")
-    entity_split, template_split = read(f"ravel_{type}_entity_to_split.json"), read(f"ravel_{type}_prompt_to_split.json")
+    entity_split, template_split = (
+        read(f"ravel_{type}_entity_to_split.json"),
+        read(f"ravel_{type}_prompt_to_split.json"),
+    )
     strange = [t for listed in templates.values() for t in listed if t.count("%s") != 1 or t not in template_split]
     strange += [entity for entity in values if entity not in entity_split]
     if strange:
@@ -262,7 +265,9 @@ def ravel(
         size = sizes if isinstance(sizes, int) else sizes.get(name, 0)
         rng = random.Random(f"{seed} {name}")
         others = _wikipedia(files, entity_split, entities) if wikipedia else {}
-        examples = [x for a in chosen for cause in (True, False) for x in _draw(files, rows, a, cause, others, rng, size)]
+        examples = [
+            x for a in chosen for cause in (True, False) for x in _draw(files, rows, a, cause, others, rng, size)
+        ]
         if examples:
             sets[name] = examples
     if missing := {"train", "test"} - sets.keys():
@@ -304,7 +309,11 @@ def _dealt(names: Iterable[str], seed: int) -> dict[str, str]:
     listed = sorted(names)
     random.Random(seed).shuffle(listed)
     half, quarter = (len(listed) + 1) // 2, len(listed) // 4
-    ends = {"train": listed[:half], "test": listed[half : half + max(quarter, 1)], "val": listed[half + max(quarter, 1) :]}
+    ends = {
+        "train": listed[:half],
+        "test": listed[half : half + max(quarter, 1)],
+        "val": listed[half + max(quarter, 1) :],
+    }
     return {name: split for split, some in ends.items() for name in some}
 
 

@@ -46,30 +46,37 @@ class InterchangeScores:
     full: Bool[np.ndarray, " example"]
     first: Bool[np.ndarray, " example"]
 
-    def cause(self, concept: str | None = None, **how: str) -> float:
+    def cause(self, concept: str | None = None, *, convention: Convention = "macro", answer: Answer = "full") -> float:
         """Share of cause examples answered with the source's value; over all concepts when None."""
-        return float(self._means(concept, **how)[0])
+        return float(self._means(concept, convention, answer)[0, 0])
 
-    def isolate(self, concept: str | None = None, **how: str) -> float:
+    def isolate(
+        self, concept: str | None = None, *, convention: Convention = "macro", answer: Answer = "full"
+    ) -> float:
         """Share of isolate examples answered with the base's own value."""
-        return float(self._means(concept, **how)[1])
+        return float(self._means(concept, convention, answer)[0, 1])
 
-    def disentangle(self, concept: str | None = None, **how: str) -> float:
-        """Mean of cause and isolate.
+    def disentangle(
+        self, concept: str | None = None, *, convention: Convention = "macro", answer: Answer = "full"
+    ) -> float:
+        """Mean of cause and isolate; NaN where one of them has no example.
 
         Args:
-            how: ``convention``: ``"macro"`` (default) or ``"micro"``; ``answer``: ``"full"`` (default) or ``"first"``.
+            convention: ``"macro"``: mean over what is asked, then over concepts; ``"micro"``: over examples.
+            answer: what must be right: the ``"full"`` answer or its ``"first"`` token.
         """
-        return float(self._means(concept, **how).mean())
+        return float(self._means(concept, convention, answer)[0].mean())
 
-    def interval(self, concept: str | None = None, *, seed: int = 0, **how: str) -> tuple[float, float]:
+    def interval(
+        self, concept: str | None = None, *, convention: Convention = "macro", answer: Answer = "full", seed: int = 0
+    ) -> tuple[float, float]:
         """95 % interval of `disentangle`, by resampling the base prompts' entities (prompts where they have none)."""
-        means = self._means(concept, weights=self._weights(seed), **how).mean(-1)
-        return _bounds(means)
+        return _bounds(self._means(concept, convention, answer, self._weights(seed)).mean(-1))
 
     def gain_over(
-        self, other: "InterchangeScores", concept: str | None = None, *, seed: int = 0, **how: str
-    ) -> tuple[float, float, float]:
+        self, other: "InterchangeScores", concept: str | None = None, *, convention: Convention = "macro",
+        answer: Answer = "full", seed: int = 0,
+    ) -> tuple[float, float, float]:  # fmt: skip
         """Difference of `disentangle` to another interchange on the same examples, and its paired 95 % interval.
 
         Raises:
@@ -78,18 +85,18 @@ class InterchangeScores:
         if self.data.answers != other.data.answers or not np.array_equal(self.data.base, other.data.base):
             raise OptionError("the two scores are of different examples; score both on the same data.")
         weights = self._weights(seed)
-        difference = self.disentangle(concept, **how) - other.disentangle(concept, **how)
-        draws = [one._means(concept, weights=weights, **how).mean(-1) for one in (self, other)]
-        return difference, *_bounds(draws[0] - draws[1])
+        means = [one._means(concept, convention, answer).mean() for one in (self, other)]
+        draws = [one._means(concept, convention, answer, weights).mean(-1) for one in (self, other)]
+        return float(means[0] - means[1]), *_bounds(draws[0] - draws[1])
 
-    def table(self, **how: str) -> Table:
+    def table(self, *, convention: Convention = "macro", answer: Answer = "full") -> Table:
         """Cause, isolate and disentangle of every concept, and of all."""
         names = [*self.data.concept_names, None]
-        rows = [self._means(name, **how) for name in names]
-        intervals = [self.interval(name, **how) for name in names]
+        rows = [self._means(name, convention, answer)[0] for name in names]
+        intervals = [self.interval(name, convention=convention, answer=answer) for name in names]
         return Table({
-            "concept": [name or "all" for name in names], "cause": [float(r[0]) for r in rows],
-            "isolate": [float(r[1]) for r in rows], "disentangle": [float(r.mean()) for r in rows],
+            "concept": [name or "all" for name in names], "cause": [float(row[0]) for row in rows],
+            "isolate": [float(row[1]) for row in rows], "disentangle": [float(row.mean()) for row in rows],
             "low": [low for low, _ in intervals], "high": [high for _, high in intervals],
         })  # fmt: skip
 
@@ -102,48 +109,53 @@ class InterchangeScores:
         return resamples(len({*self._entities()}), DRAWS, seed).numpy()
 
     def _means(
-        self, concept: str | None, weights: Float[np.ndarray, "*resample entity"] | None = None,
-        convention: str = "macro", answer: str = "full",
-    ) -> Float[np.ndarray, "*resample 2"]:  # fmt: skip
-        """Cause and isolate; NaN where there is no example of the kind."""
+        self, concept: str | None, convention: str, answer: str,
+        weights: Float[np.ndarray, "resample entity"] | None = None,
+    ) -> Float[np.ndarray, "resample 2"]:  # fmt: skip
+        """Cause and isolate in each resample (one with all, when None); NaN where there is no example of the kind."""
         check_choice("convention", convention, get_args(Convention))
         check_choice("answer", answer, get_args(Answer))
         right = self.full if answer == "full" else self.first
-        names = sorted({*(entities := self._entities())})
-        number = {name: n for n, name in enumerate(names)}
+        entities = self._entities()
+        number = {name: n for n, name in enumerate(sorted({*entities}))}
         if concept is not None:
             self.data.about(concept)
-        cells: dict[tuple[str, str], int] = {}
-        for pair in zip(self.data.concepts, self.data.queried, strict=True):
-            if concept in (None, pair[0]):
-                cells.setdefault(pair, len(cells))
-        sums = np.zeros((2, len(names), len(cells)))  # right ones, all
-        for n, pair in enumerate(zip(self.data.concepts, self.data.queried, strict=True)):
+        pairs = list(zip(self.data.concepts, self.data.queried, strict=True))
+        cells = {pair: n for n, pair in enumerate(dict.fromkeys(p for p in pairs if concept in (None, p[0])))}
+        hits, counts = (np.zeros((len(number), len(cells))) for _ in range(2))
+        for n, pair in enumerate(pairs):
             if pair in cells:
-                sums[:, number[entities[n]], cells[pair]] += right[n], 1
-        weights = np.full(len(names), 1 / len(names)) if weights is None else weights
-        return _reduced(*(weights @ one for one in sums), list(cells), convention)
+                hits[number[entities[n]], cells[pair]] += right[n]
+                counts[number[entities[n]], cells[pair]] += 1
+        rows = np.full((1, len(number)), 1 / len(number)) if weights is None else weights
+        return _reduced(rows @ hits, rows @ counts, list(cells), convention)
 
 
 def _reduced(right: np.ndarray, count: np.ndarray, cells: list[tuple[str, str]], convention: str) -> np.ndarray:
-    """Cause and isolate [..., 2] from weighted counts [..., cell]."""
+    """Cause and isolate [resample, 2] from weighted counts [resample, cell]."""
     found = []
     for cause in (True, False):
         picked = [n for n, (concept, asked) in enumerate(cells) if (concept == asked) == cause]
         if not picked:
-            found.append(np.full(right.shape[:-1], np.nan))
+            found.append(np.full(len(right), np.nan))
         elif convention == "micro":
             found.append(_ratio(right[..., picked].sum(-1), count[..., picked].sum(-1)))
         else:
             concepts = {cells[n][0] for n in picked}
             shares = _ratio(right, count)
-            of = [np.nanmean(shares[..., [n for n in picked if cells[n][0] == one]], -1) for one in sorted(concepts)]
-            found.append(np.mean(of, 0))
+            of = [_mean(shares[..., [n for n in picked if cells[n][0] == one]]) for one in sorted(concepts)]
+            found.append(_mean(np.stack(of, -1)))
     return np.stack(found, -1)
 
 
 def _ratio(right: np.ndarray, count: np.ndarray) -> np.ndarray:
-    return np.divide(right, count, out=np.full(np.shape(right), np.nan), where=np.asarray(count) > 0)
+    return np.divide(right, count, out=np.full(right.shape, np.nan), where=count > 0)
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Over the last axis, without NaN (cells that a resample has no example of); NaN where all are."""
+    there = ~np.isnan(values)
+    return _ratio(np.where(there, values, 0.0).sum(-1), there.sum(-1))
 
 
 def _bounds(draws: np.ndarray) -> tuple[float, float]:

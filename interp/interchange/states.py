@@ -19,7 +19,7 @@ from interp.featurizers.base import flat
 from interp.interchange.examples import Batch
 from interp.intervention import Edit
 from interp.models.base import HookedModel, frozen
-from interp.models.runs import Captured, Wave
+from interp.models.runs import Captured, Taps, Wave
 from interp.run_until import run_until
 from interp.site import Site
 from interp.tokens import Prompts, by_length, from_ids
@@ -122,7 +122,7 @@ class Resumption:
 
     def _resumed(self, batch: Batch, change: Change) -> Tensor:
         x = self.states.take(self.start, batch.base, batch.width, self.model.device)
-        layer, taps = (self.site.layer or 0) + (self.site.kind == "resid_post"), {}
+        layer, taps = (self.site.layer or 0) + (self.site.kind == "resid_post"), Taps()
         if self.start == self.site:
             x = self._checked(change, x)
         else:

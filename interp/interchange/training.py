@@ -29,10 +29,10 @@ from tqdm import tqdm
 
 from interp.atomic import one_error, replacing
 from interp.errors import FileError, OptionError
+from interp.gate_stage import seed_of
 from interp.interchange.examples import Batch, Counterfactuals, batch_of
 from interp.interchange.placing import Interchange, Mode, interchanged
 from interp.interchange.states import Resumption
-from interp.gate_stage import seed_of
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,9 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        low = [f"{name}={getattr(self, name)}" for name in ("steps", "batch", "evaluate_every") if getattr(self, name) < 1]
+        low = [
+            f"{name}={getattr(self, name)}" for name in ("steps", "batch", "evaluate_every") if getattr(self, name) < 1
+        ]
         low += [f"rate={self.rate}"] if self.rate <= 0 else []
         low += [] if 0 <= self.warm_up < 1 else [f"warm_up={self.warm_up}"]
         if low:
@@ -116,7 +118,7 @@ class History:
         return max(self.scores, key=lambda one: (one[1], -one[0])) if self.scores else None
 
     def worse_since(self) -> int:
-        """Validations since the best that were worse (as good ones are no reason to stop: a score may rest at first)."""
+        """Validations since the best that were worse (not those as good: a score may rest at first)."""
         if self.best is None:
             return 0
         after = self.scores[self.scores.index(self.best) + 1 :]
@@ -147,11 +149,11 @@ def train_interchange(
     resumption: Resumption,
     data: Counterfactuals,
     interchange: Interchange,
-    settings: TrainSettings = TrainSettings(),  # noqa: B008 - frozen
+    settings: TrainSettings = TrainSettings(),
     *,
     mode: Callable[[float], Mode] | Mode = "soft",
     validate: Callable[[], float] | None = None,
-    keeping: Keeping = Keeping(),  # noqa: B008 - frozen
+    keeping: Keeping = Keeping(),
     identity: str = "",
 ) -> History:
     """Train an interchange in place; it ends as it was in the best validation (in the last update without one).
@@ -244,9 +246,7 @@ def _step(
 class _Run:
     """The state of a training run: what is done, and the best state so far, kept in a file."""
 
-    def __init__(
-        self, interchange: Interchange, optimiser: torch.optim.Optimizer, keeping: Keeping, key: str
-    ) -> None:
+    def __init__(self, interchange: Interchange, optimiser: torch.optim.Optimizer, keeping: Keeping, key: str) -> None:
         self.interchange, self.optimiser, self.key = interchange, optimiser, key
         self.path = None if keeping.checkpoint is None else Path(keeping.checkpoint)
         self.done, self.history = 0, History()

@@ -5,7 +5,7 @@
         repeat: h' = h + R R^T (s - h) at the role's positions;  R <- step on the cross-entropy of the answers
     keep the site and role that do best on validation; score on the test set
 
-DAS trains on cause examples alone; MDAS on isolate examples too, so that what is exchanged must leave the rest as it is.
+DAS trains on cause examples alone; MDAS on isolate examples too, so that what is exchanged must leave the rest.
 
 Sources: DAS, Geiger et al. 2024 (arXiv 2303.02536); boundless DAS, Wu et al. 2023 (arXiv 2305.08809); MDAS, Huang et
 al. 2024 (arXiv 2402.17700); masks, Mueller et al. 2025 (arXiv 2504.13151).
@@ -66,8 +66,8 @@ def das(
     Args:
         data: ``train``, ``test`` and, to search or to stop early, ``val``, over the same prompts.
         sites: where; of several, the one that does best on validation, concept by concept.
-        what: ``"subspace"`` (rank), ``"boundless"`` (a rotation with a learned number of directions), ``"mask"`` (of the
-            featurizer's features, the site's coordinates when None), or without training ``"full_vector"``,
+        what: ``"subspace"`` (rank), ``"boundless"`` (a rotation with a learned number of directions), ``"mask"`` (of
+            the featurizer's features, the site's coordinates when None), or without training ``"full_vector"``,
             ``"principal_components"`` (the first `rank` of the training prompts at these positions), ``"random"``.
         roles: positions of the exchange; of several, the best, like sites.
         source_role: where it is read in the source; as in the base when None.
@@ -109,9 +109,9 @@ def das(
             {"kind": what, "searched": [one.told() for one in tried] if searched else []},
             {} if best.updates is None else {"updates": float(best.updates)},
         ))  # fmt: skip
-    updates = sum(one.more.get("updates", 0.0) for one in found)
+    rows = settings.batch * sum(one.more.get("updates", 0.0) for one in found)
     return interchange_circuit(
-        model, test, found, "das", seed=settings.seed, forwards=updates * settings.batch, backwards=updates * settings.batch,
+        model, test, found, "das", seed=settings.seed, forwards=rows, backwards=rows,
         parameters={
             "what": what, "rank": rank, "isolate": isolate, "source_role": source_role, "weight": weight,
             "sites": [str(site) for site, _ in places], "roles": list(_listed(roles)), "settings": asdict(settings),
@@ -177,19 +177,23 @@ class _Search:
         name = "".join(c if c.isalnum() else "_" for c in f"{concept} {site} {role}")
         return replace(self.keeping, checkpoint=path.with_name(f"{path.stem}.{name}.safetensors"))
 
-    def made(
-        self, model: HookedModel, site: Site, at: tuple[States, Counterfactuals, str] | None
-    ) -> Exchange:
+    def made(self, model: HookedModel, site: Site, at: tuple[States, Counterfactuals, str] | None) -> Exchange:
         """What is exchanged at a site; `at` says of which activations principal components are taken."""
         d, seed = site_width(model, site), self.settings.seed
         if self.featurizer is not None and (self.what != "mask" or self.featurizer.site != site):
-            raise OptionError(f"{self.featurizer} with what={self.what!r} at {site}; a featurizer goes with 'mask' at its site.")
+            raise OptionError(
+                f"{self.featurizer} with what={self.what!r} at {site}; a featurizer goes with 'mask' at its site."
+            )
         if not 1 <= self.rank <= d:
             raise OptionError(f"rank={self.rank} at {site}, which has {d} coordinates; allowed: 1 to {d}.")
         if self.what == "mask":
             return Mask(self.featurizer or coordinates(model, site))
         if self.what == "principal_components":
-            return Features(orthonormal(site, torch.eye(d)[:, : self.rank] if at is None else _components(site, self.rank, *at), key="pca"))
+            return Features(
+                orthonormal(
+                    site, torch.eye(d)[:, : self.rank] if at is None else _components(site, self.rank, *at), key="pca"
+                )
+            )
         made: dict[str, Callable[[], Exchange]] = {
             "subspace": lambda: Subspace(d, self.rank, seed), "boundless": lambda: BoundlessSubspace(d, seed),
             "full_vector": FullVector, "random": lambda: random_subspace(d, self.rank, seed),
@@ -200,7 +204,9 @@ class _Search:
 def _components(site: Site, rank: int, states: States, data: Counterfactuals, role: str) -> Tensor:
     """Principal directions of the activations that the data exchange, [d, rank]."""
     rows = sorted({*data.base.tolist(), *data.source.tolist()})
-    x = torch.cat([states[site][row, list(at)] for row, at in zip(rows, data.positions(role, rows), strict=True)]).float()
+    x = torch.cat(
+        [states[site][row, list(at)] for row, at in zip(rows, data.positions(role, rows), strict=True)]
+    ).float()
     if rank > len(x) - 1:
         raise OptionError(f"rank={rank} principal components of {len(x)} activations; allowed: up to {len(x) - 1}.")
     return torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[:rank].T

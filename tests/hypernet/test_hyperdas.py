@@ -28,7 +28,9 @@ FAMILIES = ("gpt2", "llama", "gemma2", "gpt_neox")
 def made(family: str = "llama", **options: Any) -> tuple[HyperDas, Resumption, Any]:
     """An untrained HyperDAS on a tiny model, runs and examples."""
     model, data = hooked(family), examples()
-    settings = HyperDasSettings(**{"rank": 6, "reflections": 2, "width": 16, "blocks": 2, "heads": 2, "up_to": "", **options})
+    settings = HyperDasSettings(
+        **{"rank": 6, "reflections": 2, "width": 16, "blocks": 2, "heads": 2, "up_to": "", **options}
+    )
     one = HyperDas(model, SITE, settings, TOLD).eval()
     return one, resumption(model, data, SITE, *one.needs), data
 
@@ -69,7 +71,9 @@ def test_an_example_does_not_depend_on_its_batch(family: str, mode: Any) -> None
 def test_leaving_every_token_alone_leaves_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     one, runs, data = made()
     rule = one.network.scores
-    monkeypatch.setattr(one.network, "scores", lambda *a, **k: Scores(rule(*a, **k).pairs, torch.full_like(rule(*a, **k).self, 1e4)))
+    monkeypatch.setattr(
+        one.network, "scores", lambda *a, **k: Scores(rule(*a, **k).pairs, torch.full_like(rule(*a, **k).self, 1e4))
+    )
     logits, _ = interchanged(runs, batch_of(data, range(6), runs.model.device), one, "soft")
     for n in range(6):
         plain = token_logits(runs.model, data, n)
@@ -169,7 +173,9 @@ def test_an_instruction_s_padding_is_not_read() -> None:
     batch, base, source = readings(one, runs, data, [0, 1])
     told = one.told(batch.data, base.real.device)
     assert told.real.sum(1).tolist() == [2, 3]
-    longer = Instructed(torch.nn.functional.pad(told.vectors, (0, 0, 0, 2), value=9.0), torch.nn.functional.pad(told.real, (0, 2)))
+    longer = Instructed(
+        torch.nn.functional.pad(told.vectors, (0, 0, 0, 2), value=9.0), torch.nn.functional.pad(told.real, (0, 2))
+    )
     torch.testing.assert_close(
         one.network.summary(told, base, source), one.network.summary(longer, base, source), rtol=1e-4, atol=1e-5
     )
@@ -251,7 +257,9 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         HyperDas(model, "z[1]")
     with pytest.raises(OptionError, match=r"rank=64 at resid_post\[1\], which has 32 coordinates"):
         HyperDas(model, SITE, HyperDasSettings(rank=64))
-    with pytest.raises(OptionError, match="rank=0 .at least 1., blocks=0 .at least 1., width=20 .a multiple of 2 x heads, 8"):
+    with pytest.raises(
+        OptionError, match="rank=0 .at least 1., blocks=0 .at least 1., width=20 .a multiple of 2 x heads, 8"
+    ):
         HyperDasSettings(rank=0, blocks=0, width=20)
     with unchecked(), pytest.raises(OptionError, match="selector.*'pear'.*nearest: 'pair'"):
         HyperDasSettings(selector="pear")  # type: ignore[arg-type]

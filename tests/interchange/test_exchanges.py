@@ -58,7 +58,10 @@ def test_features_of_a_basis_are_its_directions() -> None:
     base, source = pair()
     r = basis()
     near(Features(orthonormal(SITE, r, key="r")).change(base, source), (source - base) @ r @ r.T)
-    near(Features(orthonormal(SITE, r, key="r"), [1, 3]).change(base, source), (source - base) @ r[:, [1, 3]] @ r[:, [1, 3]].T)
+    near(
+        Features(orthonormal(SITE, r, key="r"), [1, 3]).change(base, source),
+        (source - base) @ r[:, [1, 3]] @ r[:, [1, 3]].T,
+    )
     with pytest.raises(OptionError, match=r"features \[4, -1\]; allowed: 0 to 3"):
         Features(orthonormal(SITE, r, key="r"), [0, 4, -1])
 

@@ -105,7 +105,8 @@ def test_splits_of_one_s_own_divide_entities_and_templates(model, known) -> None
     sets = ravel(model, toy_ravel(8), known, sizes=20, own_split=True, seed=3)
     for group in ("entity", "template"):
         used = {
-            name: {sets[name].groups[group][r] for r in (*sets[name].base, *sets[name].source)} for name in ("train", "test")
+            name: {sets[name].groups[group][r] for r in (*sets[name].base, *sets[name].source)}
+            for name in ("train", "test")
         }
         assert used["train"] and used["test"] and not used["train"] & used["test"]
 

@@ -34,7 +34,9 @@ def test_a_full_vector_at_a_position_is_activation_patching(family: str, site: s
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_a_change_the_model_answers_as_it_is(family: str) -> None:
     model, data = hooked(family), examples()
-    logits, penalties = interchanged(resumption(model, data, "resid_post[0]"), batch_of(data, [0, 3], model.device), None)
+    logits, penalties = interchanged(
+        resumption(model, data, "resid_post[0]"), batch_of(data, [0, 3], model.device), None
+    )
     for row, n in enumerate((0, 3)):
         plain = token_logits(model, data, n)
         torch.testing.assert_close(logits[row, : len(plain)], plain, rtol=1e-4, atol=1e-5)

@@ -31,7 +31,9 @@ def trained(settings: TrainSettings, keeping: Keeping = QUIET, **options) -> tup
     model, data = hooked("llama"), examples(12)
     exchange = Subspace(D, 4)
     runs = resumption(model, data, SITE)
-    history = train_interchange(runs, data, AtRoles(SITE, exchange, "last_entity"), settings, keeping=keeping, **options)
+    history = train_interchange(
+        runs, data, AtRoles(SITE, exchange, "last_entity"), settings, keeping=keeping, **options
+    )
     return exchange, history
 
 
@@ -112,7 +114,9 @@ def test_an_interrupted_run_goes_on_to_the_bit_equal_result(tmp_path: Path) -> N
             return scores[3 * (count[0] + (1 if stop is None and folder.name == "cut" else 0))]
 
         one = AtRoles(SITE, exchange, "end")
-        history = train_interchange(resumption(model, data, SITE), data, one, settings, validate=validate, keeping=keeping)
+        history = train_interchange(
+            resumption(model, data, SITE), data, one, settings, validate=validate, keeping=keeping
+        )
         return exchange.rotation(), history
 
     whole, history = run(tmp_path / "whole", None)
@@ -174,12 +178,14 @@ SCRIPT = textwrap.dedent(
 
     torch.set_num_threads(1)
     if {processes} > 1:
-        dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size={processes})
+        meet, rank = "file://" + sys.argv[2], int(sys.argv[3])
+        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size={processes})
     exchange, data = Subspace(32, 4), examples(12)
     keeping = Keeping(sys.argv[1], minutes=0.0, progress=False)
     settings = TrainSettings(steps={steps}, batch=6, rate=1e-2)
     one = AtRoles("resid_post[0]", exchange, "end")
-    history = train_interchange(resumption(hooked("llama"), data, "resid_post[0]"), data, one, settings, keeping=keeping)
+    runs = resumption(hooked("llama"), data, "resid_post[0]")
+    history = train_interchange(runs, data, one, settings, keeping=keeping)
     torch.save([exchange.rotation().detach(), history.losses], sys.argv[1] + ".done")
     """
 )
