@@ -12,8 +12,11 @@ from torch import Tensor
 from interp.circuit import Attribute, Circuit, NamedTensor
 from interp.errors import CircuitError, nearest
 from interp.featurizers.linear import Basis, orthonormal
-from interp.interchange.examples import Counterfactuals
-from interp.interchange.scores import InterchangeScores
+from interp.interchange.examples import Counterfactuals, rows_of
+from interp.interchange.exchanges import Subspace
+from interp.interchange.placing import AtRoles
+from interp.interchange.scores import InterchangeScores, joined_scores, score_interchange
+from interp.interchange.states import Resumption, States, states_of
 from interp.models.base import HookedModel
 from interp.nodes import Node, Nodes
 from interp.provenance import Provenance
@@ -119,3 +122,30 @@ def subspace_basis(circuit: Circuit, concept: str) -> Basis:
     key = keys[concept]
     directions = torch.tensor(circuit.tensors[f"{key}{suffix}"].array)
     return orthonormal(Site.parse(circuit.featurizers[key]["site"]), directions, key=key)
+
+
+def score_subspaces(
+    model: HookedModel, circuit: Circuit, data: Counterfactuals, *, states: States | None = None, progress: bool = True
+) -> InterchangeScores:
+    """Run examples with each concept's subspace of a circuit exchanged at its site and role.
+
+    Args:
+        circuit: from `interp.das` (a HyperDAS chooses positions anew in each example, which a circuit cannot hold).
+        states: activations of the prompts at the sites, where they are at hand.
+
+    Raises:
+        CircuitError: a concept without a subspace, or without a role.
+    """
+    parts = []
+    for concept in data.concept_names:
+        basis = subspace_basis(circuit, concept)
+        row = list(circuit.nodes.names("featurizer")).index(basis.key)
+        role = list(circuit.nodes.names("role"))[row]
+        if not role:
+            raise CircuitError(f"the subspace of {concept!r} has no role; score the network that it comes from.")
+        one = AtRoles(basis.site, Subspace(*basis.rotation.shape, rotation=basis.rotation), role).to(model.device)
+        rows = [n for n, name in enumerate(data.concepts) if name == concept]
+        here = states or states_of(model, data.prompts, one.needs, rows=rows_of([data]), progress=progress)
+        scores = score_interchange(Resumption(model, basis.site, here), data[rows], one, progress=progress)
+        parts.append((rows, scores))
+    return joined_scores(parts, data)

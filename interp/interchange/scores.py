@@ -11,6 +11,7 @@ Sources: RAVEL (arXiv 2402.17700): macro averages over what is asked and over co
 micro averages over all examples.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -129,6 +130,14 @@ class InterchangeScores:
                 counts[number[entities[n]], cells[pair]] += 1
         rows = np.full((1, len(number)), 1 / len(number)) if weights is None else weights
         return _reduced(rows @ hits, rows @ counts, list(cells), convention)
+
+
+def joined_scores(parts: Sequence[tuple[Sequence[int], InterchangeScores]], data: Counterfactuals) -> InterchangeScores:
+    """Scores of some data from those of its parts, each with the rows that it has."""
+    full, first = np.zeros(len(data), dtype=bool), np.zeros(len(data), dtype=bool)
+    for rows, one in parts:
+        full[list(rows)], first[list(rows)] = one.full, one.first
+    return InterchangeScores(data, full, first)
 
 
 def _reduced(right: np.ndarray, count: np.ndarray, cells: list[tuple[str, str]], convention: str) -> np.ndarray:

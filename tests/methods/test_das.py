@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from interp.circuit_files import load_circuit, save_circuit
-from interp.errors import OptionError, TaskError
-from interp.interchange.circuits import subspace_basis
+from interp.errors import CircuitError, OptionError, TaskError
+from interp.interchange.circuits import score_subspaces, subspace_basis
 from interp.interchange.examples import Counterfactuals
 from interp.interchange.known import CODE, KnownVariables, known_variables
 from interp.interchange.training import Keeping, TrainSettings
@@ -96,6 +96,18 @@ def test_a_circuit_of_subspaces_is_saved_and_read(known: KnownVariables, tmp_pat
     again = load_circuit(tmp_path / "c")
     assert torch.equal(subspace_basis(again, ONE).rotation, subspace_basis(circuit, ONE).rotation)
     assert again.provenance.parameters["what"] == "random"
+
+
+def test_a_circuit_s_subspaces_score_as_they_did(known: KnownVariables) -> None:
+    settings = TrainSettings(steps=20, batch=16, rate=3e-2)
+    circuit = das(known.model, known.data, known.site, rank=CODE, settings=settings, keeping=QUIET)
+    scores = score_subspaces(known.model, circuit, known.data["test"], progress=False)
+    for n, concept in enumerate(known.subspaces):
+        assert scores.cause(concept) == circuit.attributes["cause"].values[n]
+        assert scores.isolate(concept) == circuit.attributes["isolate"].values[n]
+    with pytest.raises(CircuitError, match="no subspace of 'attribute 0'; there are: none"):
+        whole = das(known.model, known.data, known.site, what="full_vector", keeping=QUIET)
+        score_subspaces(known.model, whole, known.data["test"], progress=False)
 
 
 def test_the_model_and_the_global_seed_stay_as_they_are(known: KnownVariables) -> None:
