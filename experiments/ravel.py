@@ -5,10 +5,10 @@
 PATH is the folder of RAVEL's files (data.tgz, unpacked). First the model is asked what it knows (kept in known.json);
 --entities names a JSON file with the entities to ask about (a list, or a mapping with them as keys). Then, at each of
 --layers (resid_post; DAS and MDAS take the one that does best on validation, HyperDAS the first), each seed of: full
-vector, random subspace, DAS (cause examples alone), MDAS, all at the entity's last token, and HyperDAS in every mode, as
-learned and forced. Writes table.csv (averages with 95 % intervals over entities), of each seed the circuits, the HyperDAS
-and which tokens it pairs, and HyperDAS's gain over MDAS with its paired interval, one-to-one and forced. What is there
-already is not run again; training goes on from its last checkpoint.
+vector, random subspace, DAS (cause examples alone), MDAS, all at the entity's last token, and HyperDAS in every mode,
+as learned and forced. Writes table.csv (averages with 95 % intervals over entities), of each seed the circuits, the
+HyperDAS and which tokens it pairs, and its gain over MDAS with a paired interval, one-to-one and forced. What is
+there already is not run again; training goes on from its last checkpoint.
 
 The paper's settings, for a GPU (HyperDAS after 15 blocks, rank 128, 8 blocks, batch 16, five passes):
 

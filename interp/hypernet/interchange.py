@@ -25,10 +25,6 @@ from interp.interchange.states import States, entry
 from interp.models.base import HookedModel
 from interp.site import Site
 
-SUBSPACE_RATE = 1e-3
-"""Learning rate of the shared subspace (the authors' code)."""
-
-
 class HyperDas(Interchange):
     """A trained or untrained HyperDAS at a site of a model.
 
@@ -77,7 +73,7 @@ class HyperDas(Interchange):
     def groups(self, rate: float) -> list[dict[str, Any]]:
         shared = [self.network.subspace]
         rest = [p for p in self.network.parameters() if p is not self.network.subspace]
-        return [{"params": rest, "lr": rate}, {"params": shared, "lr": SUBSPACE_RATE, "weight_decay": 0.0}]
+        return [{"params": rest, "lr": rate}, {"params": shared, "lr": self.settings.subspace_rate, "weight_decay": 0.0}]
 
     def placed(
         self, batch: Batch, states: States, base: Float[Tensor, "example base d"], mode: Mode, *, forced: bool = False
@@ -89,7 +85,10 @@ class HyperDas(Interchange):
         if self.training and mode != "soft":
             used = straight_through(used, soft)
         step = used.mT @ there.site.float() - used.sum(1)[..., None] * base.float()
-        return base + self.network.project(aim, step).to(base), self._penalty(soft)
+        moved = self.network.project(aim, step)
+        if self.training and self.done < self.settings.whole_until:
+            moved = moved + (1 - self.done / self.settings.whole_until) * (step - moved)
+        return base + moved.to(base), self._penalty(soft)
 
     def readings(self, batch: Batch, states: States) -> tuple[Reading, Reading]:
         """What is read of the base and of the source rows: tokens up to the role `up_to`, without a sink."""

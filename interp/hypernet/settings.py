@@ -36,12 +36,15 @@ class HyperDasSettings:
         up_to: role of the prompts up to whose last token they are read and paired; "" for whole prompts. What follows
             the entity often says what is asked, and a network that sees it can leave alone what it should isolate.
         width, blocks, heads, hidden: of the network; hidden size of an MLP, in widths.
+        subspace_rate: learning rate of the shared subspace (the authors' 1e-3).
         instructions: what it is told: the concept, or the two entities and the concept (as the authors' data do).
         sparsity: weight of the penalty on source tokens that are used more than once, at the end of training; it rises
             from `sparsity_from` of the updates on.
         published_sparsity: the penalty with its jump, as published.
         single: weight of a penalty on changing more than one base token, which rises likewise: sum_j (1 - self_j) above
             1. Without it a network may well move a value by several changes that each do nothing alone.
+        whole_until: share of the updates over which the exchange turns from the whole vector into the subspace, so that
+            tokens are found before a subspace is (a random one hardly changes anything, wherever it is exchanged).
         straight_from: share of the updates after which training uses one-to-one choices, with the soft ones' gradient.
     """
 
@@ -60,11 +63,13 @@ class HyperDasSettings:
     blocks: int = 4
     heads: int = 4
     hidden: int = 2
+    subspace_rate: float = 1e-3
     instructions: Instructions = "concept"
     sparsity: float = 1.5
     sparsity_from: float = 0.5
     published_sparsity: bool = False
     single: float = 0.0
+    whole_until: float = 0.2
     straight_from: float = 0.8
 
     def __post_init__(self) -> None:
@@ -83,10 +88,10 @@ class HyperDasSettings:
     @classmethod
     def as_published(cls, **other: Any) -> "HyperDasSettings":
         """The paper's choices where ours differ: rank 128, one reflection, which depends on the runs too, 8 blocks, all
-        layers read, the penalty with its jump, both entities named in the instruction, no training on hard choices.
-        (The paper's blocks are copies of the target's, of its width; ours start from scratch.)"""
+        layers read, the penalty with its jump, both entities named in the instruction, no training on whole vectors or
+        hard choices. (The paper's blocks are copies of the target's, of its width; ours start from scratch.)"""
         published: dict[str, Any] = {
             "rank": 128, "reflections": 1, "aimed_by": "example", "blocks": 8, "reads": "all", "stride": 1,
-            "instructions": "entities", "published_sparsity": True, "straight_from": 1.0,
+            "instructions": "entities", "published_sparsity": True, "whole_until": 0.0, "straight_from": 1.0,
         }  # fmt: skip
         return cls(**{**published, **other})

@@ -143,7 +143,8 @@ def score_subspaces(
         role = list(circuit.nodes.names("role"))[row]
         if not role:
             raise CircuitError(f"the subspace of {concept!r} has no role; score the network that it comes from.")
-        one = AtRoles(basis.site, Subspace(*basis.rotation.shape, rotation=basis.rotation), role).to(model.device)
+        d, rank = basis.rotation.shape
+        one = AtRoles(basis.site, Subspace(d, rank, rotation=basis.rotation), role).to(model.device)
         rows = [n for n, name in enumerate(data.concepts) if name == concept]
         here = states or states_of(model, data.prompts, one.needs, rows=rows_of([data]), progress=progress)
         scores = score_interchange(Resumption(model, basis.site, here), data[rows], one, progress=progress)

@@ -240,6 +240,21 @@ def test_penalties_come_late_and_are_those_of_the_weights() -> None:
     assert (penalty >= 1.5 * by_hand - 1e-5).all() and penalty.sum() > 0
 
 
+def test_the_whole_vector_turns_into_the_subspace_in_training_alone() -> None:
+    one, runs, data = made(whole_until=0.4)
+    batch, base, source = readings(one, runs, data, range(6))
+    part, _ = one.placed(batch, runs.states, base.site, "soft")
+    weights = one.judged(batch, base, source)[1].weights()
+    whole = base.site + weights.mT @ source.site - weights.sum(1)[..., None] * base.site
+    one.train()
+    for done, share in ((0.0, 1.0), (0.1, 0.75), (0.4, 0.0), (1.0, 0.0)):
+        one.anneal(done)
+        got, _ = one.placed(batch, runs.states, base.site, "soft")
+        torch.testing.assert_close(got, part + share * (whole - part), rtol=1e-4, atol=1e-5)
+    one.anneal(0.0)
+    torch.testing.assert_close(one.eval().placed(batch, runs.states, base.site, "soft")[0], part)
+
+
 def test_first_parameters_come_from_the_seed_alone() -> None:
     torch.manual_seed(3)
     state = torch.random.get_rng_state()
