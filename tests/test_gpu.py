@@ -74,3 +74,20 @@ def test_a_debiased_classifier_is_that_of_the_cpu_and_moves_between_devices(both
     texts = data.test.texts[:8]
     here, there = (interp.load_classifier(saved, model).logits(texts) for model in both)
     torch.testing.assert_close(here, there, atol=1e-3, rtol=1e-3)
+
+
+def test_subspaces_and_hyperdas_are_those_of_the_cpu(both) -> None:
+    settings, quiet = interp.TrainSettings(steps=3, batch=8, rate=1e-3), interp.Keeping(progress=False)
+    network = interp.HyperDasSettings(rank=4, reflections=2, width=16, blocks=1, heads=2)
+    found = []
+    for model in both:
+        data = interp.counterfactuals("toy_cities", model, n=20, most_templates=4, progress=False)
+        data = {name: data[name] for name in ("train", "test")}
+        circuits = [
+            interp.das(model, data, "resid_post[0]", what=what, rank=4, settings=settings, keeping=quiet)
+            for what in ("subspace", "boundless", "mask", "principal_components")
+        ]
+        circuits.append(interp.hyperdas(model, data, "resid_post[0]", network, training=settings, keeping=quiet))
+        found.append([torch.tensor(t.array) for circuit in circuits for t in circuit.tensors.values()])
+    for first, second in zip(*found, strict=True):
+        torch.testing.assert_close(first @ first.T, second @ second.T, atol=1e-2, rtol=1e-2)

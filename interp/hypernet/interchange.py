@@ -25,6 +25,7 @@ from interp.interchange.states import States, entry
 from interp.models.base import HookedModel
 from interp.site import Site
 
+
 class HyperDas(Interchange):
     """A trained or untrained HyperDAS at a site of a model.
 
@@ -71,9 +72,9 @@ class HyperDas(Interchange):
         self.network.temperature = first + (last - first) * done
 
     def groups(self, rate: float) -> list[dict[str, Any]]:
-        shared = [self.network.subspace]
         rest = [p for p in self.network.parameters() if p is not self.network.subspace]
-        return [{"params": rest, "lr": rate}, {"params": shared, "lr": self.settings.subspace_rate, "weight_decay": 0.0}]
+        shared = {"params": [self.network.subspace], "lr": self.settings.subspace_rate, "weight_decay": 0.0}
+        return [{"params": rest, "lr": rate}, shared]
 
     def placed(
         self, batch: Batch, states: States, base: Float[Tensor, "example base d"], mode: Mode, *, forced: bool = False

@@ -178,7 +178,8 @@ class _Search:
         return replace(self.keeping, checkpoint=path.with_name(f"{path.stem}.{name}.safetensors"))
 
     def made(self, model: HookedModel, site: Site, at: tuple[States, Counterfactuals, str] | None) -> Exchange:
-        """What is exchanged at a site; `at` says of which activations principal components are taken."""
+        """What is exchanged at a site; `at` says of which activations principal components are taken (None: any, to see
+        whether it can be made)."""
         d, seed = site_width(model, site), self.settings.seed
         if self.featurizer is not None and (self.what != "mask" or self.featurizer.site != site):
             raise OptionError(
@@ -187,13 +188,10 @@ class _Search:
         if not 1 <= self.rank <= d:
             raise OptionError(f"rank={self.rank} at {site}, which has {d} coordinates; allowed: 1 to {d}.")
         if self.what == "mask":
-            return Mask(self.featurizer or coordinates(model, site))
+            return Mask((self.featurizer or coordinates(model, site)).to(model.device))
         if self.what == "principal_components":
-            return Features(
-                orthonormal(
-                    site, torch.eye(d)[:, : self.rank] if at is None else _components(site, self.rank, *at), key="pca"
-                )
-            )
+            directions = torch.eye(d)[:, : self.rank] if at is None else _components(site, self.rank, *at)
+            return Features(orthonormal(site, directions, key="pca").to(model.device))
         made: dict[str, Callable[[], Exchange]] = {
             "subspace": lambda: Subspace(d, self.rank, seed), "boundless": lambda: BoundlessSubspace(d, seed),
             "full_vector": FullVector, "random": lambda: random_subspace(d, self.rank, seed),

@@ -87,16 +87,9 @@ def train_hyperdas(
 
 
 def hyperdas(
-    model: HookedModel,
-    data: Mapping[str, Counterfactuals],
-    site: Site | str,
-    settings: HyperDasSettings = HyperDasSettings(),  # noqa: B008 - frozen
-    *,
-    training: TrainSettings = TRAINING,
-    instructions: Mapping[str, Any] | None = None,
-    states: States | None = None,
-    keeping: Keeping = Keeping(),  # noqa: B008 - frozen
-) -> Circuit:
+    model: HookedModel, data: Mapping[str, Counterfactuals], site: Site | str, *given: HyperDasSettings,
+    training: TrainSettings = TRAINING, keeping: Keeping = Keeping(), **options: Any,  # noqa: B008 - frozen
+) -> Circuit:  # fmt: skip
     """Train a HyperDAS and tell what it found, as a circuit with one node a concept; arguments as `train_hyperdas`.
 
     Returns:
@@ -105,9 +98,7 @@ def hyperdas(
     Example:
         circuit = interp.hyperdas(model, data, "resid_post[14]", interp.HyperDasSettings(rank=32))
     """
-    one, history, runs = train_hyperdas(
-        model, data, site, settings, training=training, instructions=instructions, states=states, keeping=keeping
-    )
+    one, history, runs = train_hyperdas(model, data, site, *given, training=training, keeping=keeping, **options)
     return hyperdas_circuit(one, runs, data["test"], history, training, progress=keeping.progress)
 
 
