@@ -5,15 +5,16 @@
 PATH is the folder of RAVEL's files (data.tgz, unpacked). First the model is asked what it knows (kept in known.json);
 --entities names a JSON file with the entities to ask about (a list, or a mapping with them as keys). Then, at each of
 --layers (resid_post; DAS and MDAS take the one that does best on validation, HyperDAS the first), each seed of: full
-vector, random subspace, DAS (cause examples alone), MDAS, all at the entity's last token, and HyperDAS in every mode,
-as learned and forced. Writes table.csv (averages with 95 % intervals over entities), of each seed the circuits, the
-HyperDAS and which tokens it pairs, and its gain over MDAS with a paired interval, one-to-one and forced. What is
-there already is not run again; training goes on from its last checkpoint.
+vector, random subspace, DAS (cause examples alone), MDAS, all at the entity's last token, HyperDAS in every mode, as
+learned and forced, and its gain over MDAS with a paired interval, one-to-one and forced; for the seeds of --controls,
+HyperDAS anew with one subspace for all, at a fixed position and on random weights. Writes table.csv (averages with
+95 % intervals over entities) and, of each seed, the circuits, the HyperDAS and which tokens it pairs. What is there
+already is not run again; training goes on from its last checkpoint. --what names what to do of all this.
 
 The paper's settings, for a GPU (HyperDAS after 15 blocks, rank 128, 8 blocks, batch 16, five passes):
 
     python experiments/ravel.py PATH --model meta-llama/Meta-Llama-3-8B --device cuda --dtype bfloat16 --layers 14 \\
-        --published 1 --rank 128 --templates 0 --tokens 0 --examples 6000 --steps 26000 --das_steps 13000 --batch 16
+        --published 1 --rank 128 --templates 0 --tokens 0 --examples 6000 --steps 26000 --das_steps 13000 --rate 4e-5
 
 To compare with (Llama-3-8B, Disentangle, Cause/Iso): City MDAS 55.8/77.9, HyperDAS 70.8/93.9; Nobel 56.0/93.5,
 55.4/95.1; Occupation 50.7/88.1, 50.4/99.1; Physical object 85.0/97.9, 92.7/97.2; Verb 74.3/79.6, 93.0/98.9; mean
@@ -57,12 +58,13 @@ class Options:
     examples: int = 4000
     validation: int = 60
     test: int = 300
-    steps: int = 5000
-    das_steps: int = 500
-    rate: float = 3e-4
+    steps: int = 750
+    das_steps: int = 400
+    rate: float = 5e-4
     das_rate: float = 3e-3
     batch: int = 16
-    what: str = "full_vector,random,das,mdas,hyperdas"
+    what: str = "full_vector,random,das,mdas,hyperdas,gain,controls"
+    controls: str = "0"
     published: int = 0
     device: str = "cpu"
     dtype: str = "float32"
@@ -124,53 +126,81 @@ def _run(
     model: Any, data: Any, what: str, layers: list[str], states: Any, seed: int, options: Options, out: Path
 ) -> list[dict[str, Any]]:
     """Rows of the table: a method, or each mode of one, on every concept and all."""
-    keeping = interp.Keeping(out / f"training-{what}-{seed}.safetensors")
-    if what != "hyperdas":
-        training = interp.TrainSettings(
-            steps=options.das_steps, batch=options.batch, rate=options.das_rate, decay=True, seed=seed,
-            evaluate_every=options.das_steps,
+    if what == "hyperdas":
+        return _hyperdas(model, data, layers[0], states, seed, options, out)
+    if what in ("gain", "controls"):
+        one = interp.load_hyperdas(out / f"hyperdas-{seed}" / "hyperdas", model)
+        runs = interp.Resumption(model, one.site, states)
+        if what == "gain":
+            return _gain(model, data["test"], one, runs, out / f"mdas-{seed}")
+        if str(seed) not in options.controls.split(","):
+            return []
+        table = interp.subspace_controls(
+            one, runs, data, retrain=["static", "fixed_position", "random_target"], training=_training(seed, options),
+            random_model=interp.random_copy(model),
         )  # fmt: skip
-        circuit = interp.das(
-            model, data if len(layers) > 1 else {name: data[name] for name in ("train", "test")}, layers,
-            what="subspace" if what in ("das", "mdas") else what, rank=options.rank, isolate=what != "das",
-            settings=training, states=states, keeping=keeping,
-        )  # fmt: skip
-        interp.save_circuit(circuit, out / f"{what}-{seed}")
-        wanted = ("concept", "cause", "isolate", "disentangle", "low", "high")
-        return [{"run": what, **{name: _plain(row[name]) for name in wanted}} for row in circuit.frame().rows()]
+        return [{"concept": "all", **{name: _plain(value) for name, value in row.items()}} for row in table.rows()]
     training = interp.TrainSettings(
-        steps=options.steps, batch=options.batch, rate=options.rate, warm_up=0.03, decay=True, weight_decay=0.01,
-        evaluate_every=max(options.steps // 10, 1), patience=None, seed=seed,
+        steps=options.das_steps, batch=options.batch, rate=options.das_rate, decay=True, seed=seed,
+        evaluate_every=options.das_steps,
     )  # fmt: skip
+    circuit = interp.das(
+        model, data if len(layers) > 1 else {name: data[name] for name in ("train", "test")}, layers,
+        what="subspace" if what in ("das", "mdas") else what, rank=options.rank, isolate=what != "das",
+        settings=training, states=states, keeping=_keeping(what, seed, out),
+    )  # fmt: skip
+    interp.save_circuit(circuit, out / f"{what}-{seed}")
+    wanted = ("concept", "cause", "isolate", "disentangle", "low", "high")
+    return [{"run": what, **{name: _plain(row[name]) for name in wanted}} for row in circuit.frame().rows()]
+
+
+def _hyperdas(
+    model: Any, data: Any, layer: str, states: Any, seed: int, options: Options, out: Path
+) -> list[dict[str, Any]]:
+    training = _training(seed, options)
     told = {concept: f"the {concept.lower()} of a {NAMES[options.type]}" for concept in data["test"].concept_names}
     one, history, runs = interp.train_hyperdas(
-        model, data, layers[0], _settings(options), training=training, instructions=told, states=states, keeping=keeping
-    )
-    interp.save_hyperdas(one, out / f"{what}-{seed}" / "hyperdas")
-    circuit = interp.hyperdas_circuit(one, runs, data["test"], history, training)
-    interp.save_circuit(circuit, out / f"{what}-{seed}" / "circuit")
-    rows = []
-    for (mode, forced), scores in every_mode(runs, data["test"], one).items():
-        for convention in ("macro", "micro"):
-            for row in scores.table(convention=convention).rows():
-                name = f"HyperDAS {mode}{' forced' if forced else ''}, {convention}"
-                rows.append({"run": name, **{key: _plain(value) for key, value in row.items()}})
-    if (out / f"mdas-{seed}").exists():
-        mdas = score_subspaces(model, interp.load_circuit(out / f"mdas-{seed}"), data["test"], states=states)
-        hard = interp.score_interchange(runs, data["test"], one, mode="one_to_one", forced=True)
-        for concept in (*data["test"].concept_names, None):
-            gain, low, high = hard.gain_over(mdas, concept)
-            rows.append({
-                "run": "gain of HyperDAS one_to_one forced over MDAS", "concept": concept or "all", "disentangle": gain,
-                "low": low, "high": high,
-            })  # fmt: skip
+        model, data, layer, _settings(options), training=training, instructions=told, states=states,
+        keeping=_keeping("hyperdas", seed, out),
+    )  # fmt: skip
+    folder = out / f"hyperdas-{seed}"
+    interp.save_hyperdas(one, folder / "hyperdas")
+    interp.save_circuit(interp.hyperdas_circuit(one, runs, data["test"], history, training), folder / "circuit")
     with open(out / f"selections-{seed}.csv", "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["concept", "base", "source", "share"])
         picked = interp.selections(runs, data["test"], one)
         for concept in data["test"].concept_names:
             writer.writerows([concept, *row.values()] for row in picked.shares(concept).rows())
+    rows = []
+    for (mode, forced), scores in every_mode(runs, data["test"], one).items():
+        for convention in ("macro", "micro"):
+            for row in scores.table(convention=convention).rows():
+                name = f"HyperDAS {mode}{' forced' if forced else ''}, {convention}"
+                rows.append({"run": name, **{key: _plain(value) for key, value in row.items()}})
     return rows
+
+
+def _gain(model: Any, test: Any, one: Any, runs: Any, mdas: Path) -> list[dict[str, Any]]:
+    fixed = score_subspaces(model, interp.load_circuit(mdas), test, states=runs.states)
+    chosen = interp.score_interchange(runs, test, one, mode="one_to_one", forced=True)
+    rows = []
+    for concept in (*test.concept_names, None):
+        gain, low, high = chosen.gain_over(fixed, concept)
+        name = "gain of HyperDAS one_to_one forced over MDAS"
+        rows.append({"run": name, "concept": concept or "all", "disentangle": gain, "low": low, "high": high})
+    return rows
+
+
+def _training(seed: int, options: Options) -> Any:
+    return interp.TrainSettings(
+        steps=options.steps, batch=options.batch, rate=options.rate, warm_up=0.03, decay=True, weight_decay=0.01,
+        evaluate_every=max(options.steps // 5, 1), patience=None, seed=seed,
+    )  # fmt: skip
+
+
+def _keeping(what: str, seed: int, out: Path) -> Any:
+    return interp.Keeping(out / f"training-{what}-{seed}.safetensors")
 
 
 def _plain(value: Any) -> Any:

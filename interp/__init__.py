@@ -11,6 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from interp.activation_store import ActivationStore as ActivationStore
     from interp.activation_store import harvest as harvest
+    from interp.boolean.circuits import Counting as Counting
+    from interp.boolean.circuits import count_candidates as count_candidates
+    from interp.boolean.circuits import enumerate_circuits as enumerate_circuits
+    from interp.boolean.formulas import boolean_formulas as boolean_formulas
+    from interp.boolean.groundings import groundings as groundings
+    from interp.boolean.known import known_mlp as known_mlp
+    from interp.boolean.mappings import find_mappings as find_mappings
+    from interp.boolean.network import SmallMlp as SmallMlp
+    from interp.boolean.network import gate_answers as gate_answers
+    from interp.boolean.network import truth_table as truth_table
+    from interp.boolean.sampling import sample_circuits as sample_circuits
+    from interp.boolean.training import MlpTraining as MlpTraining
+    from interp.boolean.training import train_boolean as train_boolean
+    from interp.boolean.training import train_mlps as train_mlps
     from interp.candidate_nodes import candidates as candidates
     from interp.card_making import circuit_cards as circuit_cards
     from interp.card_making import feature_cards as feature_cards
@@ -193,6 +207,14 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "interp.activation_store": "ActivationStore harvest",
+    "interp.boolean.circuits": "Counting count_candidates enumerate_circuits",
+    "interp.boolean.formulas": "boolean_formulas",
+    "interp.boolean.groundings": "groundings",
+    "interp.boolean.known": "known_mlp",
+    "interp.boolean.mappings": "find_mappings",
+    "interp.boolean.network": "SmallMlp gate_answers truth_table",
+    "interp.boolean.sampling": "sample_circuits",
+    "interp.boolean.training": "MlpTraining train_boolean train_mlps",
     "interp.candidate_nodes": "candidates",
     "interp.card_making": "circuit_cards feature_cards",
     "interp.cards": "FeatureCard load_cards save_cards",

@@ -15,7 +15,7 @@ FLOORS = [
     "activation_store sweep_plan sweep candidate_nodes sources behaviour coverage feature_nodes feature_values "
     "feature_effects segments feature_edges run_circuit node_sums qk_fix cotangents frozen_norm written graph "
     "run_edges edge_effects known joint_effects welch recall rankings gate_runs gate_stage gate_fit gate_classes "
-    "gate_settings run_until labelled probes classifier classifier_files interchange hypernet",
+    "gate_settings run_until labelled probes classifier classifier_files interchange hypernet boolean",
     "methods",
     "verification mediation gate_validation gate_transfer predicted gradient_vectors vectors clusters cluster_search",
     "evaluate curves readouts card_parts card_making judges debias debias_parts debias_baselines dictionary_scores "

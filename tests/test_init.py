@@ -27,6 +27,14 @@ known_variables known_prompts ravel read_ravel toy_ravel counterfactuals score_i
 Keeping TrainSettings AtRoles BoundlessSubspace FullVector Subspace load_hyperdas save_hyperdas HyperDas
 mean_projectors selections subspace_overlaps HyperDasSettings das hyperdas hyperdas_circuit train_hyperdas random_copy
 crossed_concepts subspace_controls
+SmallMlp truth_table gate_answers
+MlpTraining train_boolean train_mlps
+Counting count_candidates enumerate_circuits
+sample_circuits
+groundings
+boolean_formulas
+find_mappings
+known_mlp
 """.split()
 
 

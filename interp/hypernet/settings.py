@@ -36,10 +36,11 @@ class HyperDasSettings:
         up_to: role of the prompts up to whose last token they are read and paired; "" for whole prompts. What follows
             the entity often says what is asked, and a network that sees it can leave alone what it should isolate.
         width, blocks, heads, hidden: of the network; hidden size of an MLP, in widths.
-        subspace_rate: learning rate of the shared subspace (the authors' 1e-3).
+        subspace_rate: learning rate of the shared subspace.
         instructions: what it is told: the concept, or the two entities and the concept (as the authors' data do).
         sparsity: weight of the penalty on source tokens that are used more than once, at the end of training; it rises
-            from `sparsity_from` of the updates on.
+            from `sparsity_from` of the updates on. Late, it may find the network settled on pairing every base token
+            with one source token, which soft weights make harmless.
         published_sparsity: the penalty with its jump, as published.
         single: weight of a penalty on changing more than one base token, which rises likewise: sum_j (1 - self_j) above
             1. Without it a network may well move a value by several changes that each do nothing alone.
@@ -63,10 +64,10 @@ class HyperDasSettings:
     blocks: int = 4
     heads: int = 4
     hidden: int = 2
-    subspace_rate: float = 1e-3
+    subspace_rate: float = 3e-3
     instructions: Instructions = "concept"
-    sparsity: float = 1.5
-    sparsity_from: float = 0.5
+    sparsity: float = 1.0
+    sparsity_from: float = 0.0
     published_sparsity: bool = False
     single: float = 0.0
     whole_until: float = 0.2
@@ -92,6 +93,7 @@ class HyperDasSettings:
         hard choices. (The paper's blocks are copies of the target's, of its width; ours start from scratch.)"""
         published: dict[str, Any] = {
             "rank": 128, "reflections": 1, "aimed_by": "example", "blocks": 8, "reads": "all", "stride": 1,
-            "instructions": "entities", "published_sparsity": True, "whole_until": 0.0, "straight_from": 1.0,
+            "instructions": "entities", "published_sparsity": True, "sparsity": 1.5, "sparsity_from": 0.5,
+            "subspace_rate": 1e-3, "whole_until": 0.0, "straight_from": 1.0,
         }  # fmt: skip
         return cls(**{**published, **other})

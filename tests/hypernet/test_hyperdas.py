@@ -227,14 +227,15 @@ def test_a_concept_has_one_subspace_unless_the_example_aims_it() -> None:
 
 
 def test_penalties_come_late_and_are_those_of_the_weights() -> None:
-    one, runs, data = made()
+    rising = {"sparsity": 1.5, "sparsity_from": 0.5}
+    one, runs, data = made(**rising)
     batch, base, source = readings(one, runs, data, range(6))
     weights = one.judged(batch, base, source)[1].weights()
     by_hand = (weights.sum(2) - 1).clamp(min=0).sum(1)
     for done, share in ((0.0, 0.0), (0.5, 0.0), (0.75, 0.75), (1.0, 1.5)):
         one.anneal(done)
         torch.testing.assert_close(one.placed(batch, runs.states, base.site, "soft")[1], share * by_hand)
-    published, runs, data = made(published_sparsity=True)
+    published, runs, data = made(published_sparsity=True, **rising)
     published.anneal(1.0)
     penalty = published.placed(batch, runs.states, base.site, "soft")[1]
     assert (penalty >= 1.5 * by_hand - 1e-5).all() and penalty.sum() > 0
