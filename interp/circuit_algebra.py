@@ -58,7 +58,7 @@ def align(
         CircuitError: granularities that differ, or one featurizer key with two descriptions.
     """
     check_choice("universe", universe, ("union", "intersection"))
-    _check_granularity(first, second)
+    check_granularity(first, second)
     columns, roles, featurizers = joint_columns(first.nodes, second.nodes)
     keys = row_keys(columns)
     node_keys = keys[: len(first.nodes)], keys[len(first.nodes) :]
@@ -72,7 +72,7 @@ def align(
     )
     shared_edges = _merged_keys(edge_keys[0], edge_keys[1], universe)
     edges = _edges_of(shared_edges, len(nodes))
-    described = _described(first, second)
+    described = joint_featurizers(first, second)
     made = [
         _on_rows(one, nodes, find(own, shared_keys), edges, find(own_edges, shared_edges), described)
         for one, own, own_edges in zip((first, second), node_keys, edge_keys, strict=True)
@@ -244,7 +244,7 @@ def _granularity(nodes: Nodes) -> dict[str, str]:
     return found
 
 
-def _check_granularity(first: Circuit, second: Circuit) -> None:
+def check_granularity(first: Circuit, second: Circuit) -> None:
     """Raise unless nodes of one kind are told apart by the same properties, and some kind is common."""
     one, other = _granularity(first.nodes), _granularity(second.nodes)
     faults = [
@@ -266,7 +266,7 @@ def _on_rows_of(first: Circuit, second: Circuit) -> Circuit:
     """The second circuit with its rows in the first's order; raises unless the universes are equal."""
     if first.nodes is second.nodes and first.edges is second.edges:
         return second
-    _check_granularity(first, second)
+    check_granularity(first, second)
     n_nodes = len(first.nodes)
     rows, back = rows_in(second.nodes, first.nodes), rows_in(first.nodes, second.nodes)
     own, wanted = _edge_keys(second.edges, back, n_nodes), _edge_keys(first.edges, np.arange(n_nodes), n_nodes)
@@ -283,10 +283,10 @@ def _on_rows_of(first: Circuit, second: Circuit) -> Circuit:
             f"the circuits have different universes: {'; '.join(faults)}. Bring them together with "
             "align(first, second, 'union') or 'intersection'."
         )
-    return _on_rows(second, first.nodes, rows, first.edges, edge_rows, _described(first, second))
+    return _on_rows(second, first.nodes, rows, first.edges, edge_rows, joint_featurizers(first, second))
 
 
-def _described(first: Circuit, second: Circuit) -> dict[str, Any]:
+def joint_featurizers(first: Circuit, second: Circuit) -> dict[str, Any]:
     """The featurizers of both."""
     clash = [
         key
@@ -341,7 +341,7 @@ def _combined(first: Circuit, second: Circuit, nodes: np.ndarray, edges: np.ndar
         kept_edges=edges,
         scores={name: one for name, one in columns.items() if isinstance(one, Score)},
         attributes={name: one for name, one in columns.items() if isinstance(one, Attribute)},
-        featurizers=_described(first, second),
+        featurizers=joint_featurizers(first, second),
         provenance=first.provenance.after(operation, other=asdict(second.provenance)),
     )
 

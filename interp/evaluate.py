@@ -20,7 +20,7 @@ with the reason.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -195,16 +195,12 @@ def _judged(
     seed: int,
 ) -> Faithfulness:
     """The recovery of one kind of run, of the circuit and of random ones."""
-    members = _Members(model, circuit, featurizers)
+    members = Members(model, circuit, featurizers)
     own = members.own
     masks = np.stack([own, *random_masks(own, random, seed)])
     (used,) = checked_metrics(model, task, metric or ())
-    way: Direction = "denoising" if measure in ("sufficiency", "recovery_of_complement") else "noising"
-    kept = _ends(masks if measure in ("faithfulness", "recovery_of_complement") else ~masks)  # left as the base has it
-    runs = members.run(task, kept, used, direction=way, ablation=ablation, seed=seed)
-    full, empty, values = runs.values[0][0], runs.values[0][1], runs.values[0][2:]
-    if way == "denoising":  # there the corrupted run changes nothing, and everything is restored at the other end
-        full, empty = empty, full
+    runs = judged_runs(members, task, masks, measure, used, ablation=ablation, seed=seed)
+    full, empty, values = runs.full, runs.empty, runs.values
     shares = recovery(values, full, empty)
     low, high = bootstrap(values[:1] - empty, seed=seed, over=full - empty)
     return Faithfulness(
@@ -213,12 +209,42 @@ def _judged(
     )  # fmt: skip
 
 
+class JudgedRuns(NamedTuple):
+    """Metrics per prompt of some circuits' runs, and of the two runs that recovery is measured between."""
+
+    full: Float[Tensor, " prompt"]
+    empty: Float[Tensor, " prompt"]
+    values: Float[Tensor, "circuit prompt"]
+    outside: tuple[str, ...]
+
+
+def judged_runs(
+    members: "Members",
+    task: Task,
+    masks: Bool[np.ndarray, "circuit member"],
+    measure: str,
+    metric: Metric,
+    *,
+    ablation: str,
+    seed: int,
+) -> JudgedRuns:
+    """The runs of one measure: ``faithfulness``, ``faithfulness_of_complement``, ``sufficiency`` or
+    ``recovery_of_complement``."""
+    way: Direction = "denoising" if measure in ("sufficiency", "recovery_of_complement") else "noising"
+    kept = _ends(masks if measure in ("faithfulness", "recovery_of_complement") else ~masks)  # left as the base has it
+    runs = members.run(task, kept, metric, direction=way, ablation=ablation, seed=seed)
+    full, empty, values = runs.values[0][0], runs.values[0][1], runs.values[0][2:]
+    if way == "denoising":  # there the corrupted run changes nothing, and everything is restored at the other end
+        full, empty = empty, full
+    return JudgedRuns(full, empty, values, runs.outside)
+
+
 def _ends(masks: Bool[np.ndarray, "circuit member"]) -> Bool[np.ndarray, "more member"]:
     """The masks after those of everything and of nothing."""
     return np.concatenate([np.ones_like(masks[:1]), np.zeros_like(masks[:1]), masks])
 
 
-class _Members:
+class Members:
     """What a circuit's membership is about, and how circuits over it are run.
 
     Attributes:
@@ -302,7 +328,7 @@ def minimality(
     Raises:
         CircuitError: the circuit is empty, or faithfulness is undefined, with the reason; further as `faithfulness`.
     """
-    members = _Members(model, circuit, featurizers)
+    members = Members(model, circuit, featurizers)
     rows = np.flatnonzero(members.own)
     if not len(rows):
         raise CircuitError(f"the circuit keeps no {members.over}, so none can be left out.")
@@ -332,7 +358,7 @@ def curve_values(
     measure: Measure = "faithfulness",
 ) -> Float[Tensor, "run prompt"]:
     """Metrics of the full and the empty run, of the chosen circuits, and of `random` random ones for each of them."""
-    members = _Members(model, circuit, featurizers)
+    members = Members(model, circuit, featurizers)
     tops = [members.of(one) for one in chosen]
     draws = [mask for kept in tops for mask in random_masks(kept, random, seed)]
     (used,) = checked_metrics(model, task, metric or ())

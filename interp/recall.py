@@ -24,6 +24,8 @@ def ranked(values: Values) -> Int64[np.ndarray, " candidate"]:
 def rank_agreement(estimate: Values, truth: Values) -> float:
     """Spearman's correlation of the magnitudes, over candidates that both know; NaN where one of them is constant."""
     known = ~(np.isnan(estimate) | np.isnan(truth))
+    if not known.any():
+        return float("nan")
     ranks = [_mean_ranks(np.abs(x[known])) for x in (estimate, truth)]
     a, b = (x - x.mean() for x in ranks)
     scale = np.sqrt((a @ a) * (b @ b))

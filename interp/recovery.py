@@ -4,8 +4,10 @@ Prompts are the last axis everywhere; leading axes (one entry a run or a patch) 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from statistics import NormalDist
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -120,3 +122,12 @@ def bootstrap(
     parts = [resampled(part, weights, over).quantile(bounds, -1) for part in rows.split(max(1, 10_000_000 // n))]
     low, high = torch.cat(parts, -1).reshape(2, *values.shape[:-1])
     return low, high
+
+
+def wilson(hits: Any, n: int, level: float = 0.95) -> tuple[Any, Any]:
+    """Wilson's interval (low, high) of shares `hits` / `n`; of one count or of an array of them."""
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    share, scale = np.asarray(hits) / n, 1 + z * z / n
+    middle = (share + z * z / (2 * n)) / scale
+    half = np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) * z / scale
+    return np.maximum(middle - half, 0.0), np.minimum(middle + half, 1.0)

@@ -1,8 +1,6 @@
 """Circuits drawn evenly from all candidates, for networks with too many to list."""
 
 from dataclasses import dataclass
-from math import sqrt
-from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,6 +17,7 @@ from interp.boolean.circuits import (
 )
 from interp.boolean.network import SmallMlp, Wiring, run_circuits
 from interp.errors import OptionError
+from interp.recovery import wilson
 
 PIECE = 1 << 14  # circuits run at once
 
@@ -52,11 +51,8 @@ class SampledCircuits:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Of `number`: Wilson's interval for the share, times the candidates."""
-        z = NormalDist().inv_cdf(0.5 + level / 2)
-        middle = (self.share + z * z / (2 * self.drawn)) / (1 + z * z / self.drawn)
-        spread = z * sqrt(self.share * (1 - self.share) / self.drawn + (z / (2 * self.drawn)) ** 2)
-        half = spread / (1 + z * z / self.drawn)
-        return max(middle - half, 0.0) * self.candidates, min(middle + half, 1.0) * self.candidates
+        low, high = wilson(self.right, self.drawn, level)
+        return float(low) * self.candidates, float(high) * self.candidates
 
 
 def draw_circuits(
