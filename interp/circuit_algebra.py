@@ -82,6 +82,14 @@ def align(
     return aligned[0], aligned[1]
 
 
+def on_one_universe(circuits: Sequence[Circuit]) -> list[Circuit]:
+    """All circuits over the rows of any of them, in one order; as `align`, which names the errors."""
+    universe = circuits[0]
+    for one in circuits[1:]:
+        universe = align(universe, one)[0]
+    return [_on_rows_of(universe, align(one, universe)[0]) for one in circuits]
+
+
 def from_layer(circuit: Circuit, layer: int) -> Circuit:
     """The circuit without the candidates below a layer (`embed` among them): in a run they are left as they are.
 

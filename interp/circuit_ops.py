@@ -9,7 +9,7 @@ those that pass through nodes that are no candidates themselves: inputs, logits,
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -85,6 +85,25 @@ def grow(circuit: Circuit, n_edges: int, by: str, *, rank: Rank) -> Circuit:
     chosen = np.zeros(len(key), dtype=bool)
     chosen[found] = True
     return _select(circuit, over, chosen, key, {"operation": "grow", "n_edges": n_edges, "by": by, "rank": rank})
+
+
+def rankable(circuit: Circuit, by: str, *, rank: Rank, reachable: bool = False) -> int:
+    """How many rows `top_n` can choose from, or edges `grow` can reach (`reachable`)."""
+    best = _best_first(_ranked(circuit, by, rank)[1])
+    return len(_follow_up(circuit, best, len(best))) if reachable else len(best)
+
+
+def keep_rows(circuit: Circuit, over: Rows, kept: Bool[np.ndarray, " row"], record: Mapping[str, Any]) -> Circuit:
+    """Keep exactly these nodes and the edges among them, or these edges, their ends and the structure between.
+
+    Args:
+        record: what is written into the provenance.
+    """
+    if over == "nodes":
+        between = kept[circuit.edges.source] & kept[circuit.edges.destination]
+        return _kept(circuit, kept, between, dict(record))
+    nodes = ends(circuit.edges, kept, len(circuit.nodes))
+    return _kept(circuit, nodes, _with_structure(circuit, nodes, kept), dict(record))
 
 
 def _follow_up(circuit: Circuit, best: Int64[np.ndarray, " ranked"], n_edges: int) -> list[int]:

@@ -11,8 +11,9 @@ Two circuits are set against chance over the members that both could have chosen
 to the paths from input to logits, so that an edge that leads nowhere makes no difference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -90,7 +91,7 @@ class Comparison:
         lines = [f"{len(self.labels)} circuits: {', '.join(self.labels)}"]
         for row in self.summary.rows():
             part = self.parts.where((self.parts["level"] == row["level"]) & (self.parts["part"] == "core"))
-            named = f", core: {some(part['member'].tolist(), 6)}" if len(part) else ""
+            named = f", core: {some(part['member'], 6)}" if len(part) else ""
             lines.append(
                 f"{row['level']}: {row['distinct']} distinct, mean Jaccard {row['mean_jaccard']:.2f}, {row['in_all']} "
                 f"of {row['in_any']} in all{named}"
@@ -124,7 +125,7 @@ def compare(
             groups that no circuit could have, a score that a circuit does not have.
         OptionError: a factor without one level a circuit.
     """
-    named = _named(circuits)
+    named = named_circuits(circuits)
     if to is not None or kinds:
         to = ("layer", "head", "role", "pos", "featurizer", "unit") if to is None else to
         named = {label: coarsen(one, to, kinds=kinds, magnitudes="max") for label, one in named.items()}
@@ -140,11 +141,14 @@ def compare(
     labels = tuple(named)
     pairs = [{"level": name, **row} for name, level in levels.items() for row in _pairs(level, labels)]
     return Comparison(
-        labels, levels, _table(pairs), _table([_summary(name, level) for name, level in levels.items()]),
-        _table([row for name, level in levels.items() for row in _parts(name, level)], "level member frequency part"),
-        _table([row for name, level in levels.items() for row in _substitutable(name, level)], "level one other"),
-        _table([row for name, level in levels.items() for row in _factors(name, level, factors or {})], "level factor"),
+        labels, levels, rows_table(pairs), rows_table([_summary(name, level) for name, level in levels.items()]),
+        _rows_of(levels, _parts, "level member frequency part"), _rows_of(levels, _substitutable, "level one other"),
+        _rows_of(levels, partial(_factors, factors=factors or {}), "level factor"),
     )  # fmt: skip
+
+
+def _rows_of(levels: Mapping[str, Level], rows: Callable[[str, Level], list[dict[str, Any]]], empty: str) -> Table:
+    return rows_table([row for name, level in levels.items() for row in rows(name, level)], empty)
 
 
 def canonical(circuit: Circuit) -> Circuit:
@@ -154,7 +158,12 @@ def canonical(circuit: Circuit) -> Circuit:
     return prune(circuit) if len(circuit.edges) and "logits" in kinds and kinds & set(SOURCES) else circuit
 
 
-def _named(circuits: Mapping[str, Circuit] | Sequence[Circuit]) -> dict[str, Circuit]:
+def named_circuits(circuits: Mapping[str, Circuit] | Sequence[Circuit]) -> dict[str, Circuit]:
+    """Label -> circuit; a sequence is numbered from 1.
+
+    Raises:
+        CircuitError: fewer than two.
+    """
     named = (
         {str(label): one for label, one in circuits.items()}
         if isinstance(circuits, Mapping)
@@ -300,7 +309,7 @@ def _factors(name: str, level: Level, factors: Mapping[str, Sequence[str]]) -> l
     return rows
 
 
-def _table(rows: Sequence[Mapping[str, Any]], empty: str = "") -> Table:
+def rows_table(rows: Sequence[Mapping[str, Any]], empty: str = "") -> Table:
     """Rows as a table, with these columns where there are none."""
     names = list(rows[0]) if rows else empty.split()
     texts = {name for name in names if not rows or isinstance(rows[0][name], str)}

@@ -55,7 +55,7 @@ def faithfulness_curve(
         random circuits), and the reason where it is undefined; each row is what the measure's verb gives for that
         circuit.
     """
-    chosen = [_chosen(circuit, n, by, rank, select) for n in sizes]
+    chosen = [selected(circuit, n, by, rank, select) for n in sizes]
     values = curve_values(
         model, task, circuit, chosen, metric=metric, ablation=ablation, featurizers=featurizers, random=random,
         seed=seed, measure=measure,
@@ -79,7 +79,8 @@ def faithfulness_curve(
     )
 
 
-def _chosen(circuit: Circuit, n: int, by: str, rank: Rank, select: str) -> Circuit:
+def selected(circuit: Circuit, n: int, by: str, rank: Rank, select: str) -> Circuit:
+    """The circuit of `n` members that a ranking selects."""
     check_choice("select", select, ("top_n", "grow"))
     return top_n(circuit, n, by, rank=rank) if select == "top_n" else grow(circuit, n, by, rank=rank)
 
@@ -141,7 +142,7 @@ def circuit_areas(
         raise OptionError(f"fractions={list(fractions)}; allowed: two or more, ascending, above 0 and up to 1.")
     members = (~structural(circuit.nodes, circuit.edges)).sum() if len(circuit.edges) else len(circuit.nodes)
     sizes = [int(np.floor(fraction * members)) for fraction in grid]
-    chosen = [_chosen(circuit, n, by, rank, select) for n in sizes]
+    chosen = [selected(circuit, n, by, rank, select) for n in sizes]
     values = curve_values(
         model, task, circuit, chosen, metric=metric, ablation=ablation, featurizers=featurizers, random=0, seed=seed
     )

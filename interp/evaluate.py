@@ -36,7 +36,7 @@ from interp.models.base import HookedModel
 from interp.recovery import bootstrap, recovery
 from interp.run_circuit import CircuitRuns, run_circuits
 from interp.run_edges import run_edge_circuits
-from interp.scoring import checked_metrics
+from interp.scoring import Scorer, checked_metrics
 from interp.sources import Direction
 from interp.table import Table
 from interp.tasks.base import Task
@@ -249,29 +249,34 @@ class Members:
 
     Attributes:
         over: ``"edges"`` where the circuit has some between whole components, else ``"nodes"`` (features, units).
-        own: which members the circuit keeps; structural edges are none.
+        rows: where the members are among the circuit's nodes or edges; structural edges and logits are none.
+        own: which members the circuit keeps.
     """
 
     def __init__(self, model: HookedModel, circuit: Circuit, featurizers: Sequence[Featurizer] = ()) -> None:
         self.model, self.circuit, self.featurizers = model, circuit, featurizers
         in_parts = bool(((circuit.nodes.featurizer >= 0) | (circuit.nodes.unit >= 0)).any())
         self.over: Rows = "edges" if len(circuit.edges) and not in_parts else "nodes"
-        self._scored = ~structural(circuit.nodes, circuit.edges)
-        self._candidates = np.flatnonzero(circuit.nodes.names("kind") != "logits")
+        members = (
+            ~structural(circuit.nodes, circuit.edges)
+            if self.over == "edges"
+            else circuit.nodes.names("kind") != "logits"
+        )
+        self.rows = np.flatnonzero(members)
         self.own = self.of(circuit)
         self._graph = graph_of(model, circuit) if self.over == "edges" else None
-        self._places = None if self._graph is None else graph_edges(self._graph, circuit)[self._scored]
+        self._places = None if self._graph is None else graph_edges(self._graph, circuit)[self.rows]
 
     def of(self, circuit: Circuit) -> Bool[np.ndarray, " member"]:
         """Membership of another circuit over the same universe."""
-        return circuit.kept_edges[self._scored] if self.over == "edges" else circuit.kept_nodes[self._candidates]
+        return circuit.kept(self.over)[self.rows]
 
     @property
     def names(self) -> np.ndarray:
         """The members' names."""
         if self.over == "nodes":
-            return self.circuit.nodes.labels[self._candidates]
-        table = self.circuit.frame("edges").where(self._scored)
+            return self.circuit.nodes.labels[self.rows]
+        table = self.circuit.frame("edges").take(self.rows)
         return table["source"] + " -> " + table["destination"]
 
     def run(
@@ -283,12 +288,15 @@ class Members:
         direction: Direction = "noising",
         ablation: str,
         seed: int,
+        scorer: Scorer | None = None,
     ) -> CircuitRuns:
-        """Metrics of circuits that keep the masked members."""
-        options: dict[str, Any] = {"metrics": [metric], "direction": direction, "ablation": ablation, "seed": seed}
+        """Metrics of circuits that keep the masked members; or what the scorer gives, in the metric's place."""
+        options: dict[str, Any] = {
+            "metrics": [metric], "direction": direction, "ablation": ablation, "seed": seed, "scorer": scorer,
+        }  # fmt: skip
         graph = self._graph
         if graph is None or self._places is None:
-            universe = Circuit(self.circuit.nodes.take(self._candidates), featurizers=self.circuit.featurizers)
+            universe = Circuit(self.circuit.nodes.take(self.rows), featurizers=self.circuit.featurizers)
             return run_circuits(self.model, task, universe, masks, featurizers=self.featurizers, **options)
         kept = np.ones((len(masks), len(graph.edges)), dtype=bool)
         kept[:, self._places] = masks

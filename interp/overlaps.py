@@ -86,11 +86,16 @@ def chance(both: int, first: int, second: int, candidates: int) -> Chance:
     return Chance(float(weights[possible >= both].sum()), float(weights @ index), float(high))
 
 
+def groups_of(rows: np.ndarray) -> Int[np.ndarray, " row"]:
+    """For each row the number of its group of equal rows, in order of appearance."""
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[which.ravel()]
+
+
 def distinct(members: Members) -> tuple[Int[np.ndarray, " distinct"], Int[np.ndarray, " circuit"]]:
     """The first circuit of each distinct set, in order, and for every circuit the number of its set."""
-    _, first, which = np.unique(members, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    return first[order], np.argsort(order)[which.ravel()]
+    which = groups_of(members)
+    return np.unique(which, return_index=True)[1], which
 
 
 def effective_number(members: Members) -> float:

@@ -64,6 +64,7 @@ def run_circuits(
     featurizers: Sequence[Featurizer] = (),
     seed: int = 0,
     rows: int = 64,
+    scorer: Scorer | None = None,
 ) -> CircuitRuns:
     """Run circuits over one universe on the task's prompts.
 
@@ -78,6 +79,7 @@ def run_circuits(
             activation; what is not kept of them gets the ablation's values, and only that changes.
         seed: of the donors of ``"resample"``.
         rows: prompts in one forward.
+        scorer: what is measured of all prompts, in the place of metrics.
 
     Raises:
         CircuitError: edges without nodes, coordinates of a whole beside its parts, masks that do not fit.
@@ -102,13 +104,13 @@ def run_circuits(
         _values(model, source, plain), ablated(model, task, used, ablation, direction, seed) if used else None
     )
     runs = _Runs(model, base, places, {one.key: one for one in used}, other)
-    scorer = Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
+    scorer = scorer or Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
     pairs = np.stack(np.meshgrid(range(len(kept)), range(len(task)), indexing="ij"), -1).reshape(-1, 2)
     found = [
         runs.measure(kept[chunk[:, 0]], scorer, chunk[:, 1].tolist())
         for chunk in np.split(pairs, range(rows, len(pairs), rows))
     ]
-    measured = torch.cat(found, 1).reshape(len(chosen), len(kept), len(task))
+    measured = torch.cat(found, 1).reshape(scorer.size, len(kept), len(task))
     sizes = {one.key: one.n_features + 1 for one in used}
     return CircuitRuns(measured, _outside(model, task, places, len(universe.nodes), sizes))
 

@@ -75,7 +75,7 @@ class EdgeRuns:
         """
         if kept.ndim != 2 or not len(kept) or kept.shape[1] != len(self.graph.edges):
             raise CircuitError(f"masks have shape {kept.shape}; [circuit, {len(self.graph.edges)}] is needed.")
-        found = torch.full((len(self.scorer.metrics), len(kept), len(self.members)), torch.nan, dtype=torch.float64)
+        found = torch.full((self.scorer.size, len(kept), len(self.members)), torch.nan, dtype=torch.float64)
         layers = self.first_layers(kept)
         order = np.argsort(layers, kind="stable")
         for batch in batches(len(kept), max(self.rows // len(self.members), 1)):
@@ -120,6 +120,7 @@ def run_edge_circuits(
     ablation: str = "counterfactual",
     seed: int = 0,
     rows: int = 16,
+    scorer: Scorer | None = None,
 ) -> CircuitRuns:
     """Run edge circuits on the task's prompts.
 
@@ -132,18 +133,20 @@ def run_edge_circuits(
             ``"resample"``.
         seed: of the donors of ``"resample"``.
         rows: circuits x prompts in one pass.
+        scorer: what is measured of all prompts, in the place of metrics.
 
     Raises:
         CircuitError: masks that do not fit.
         SiteError, TaskError, MetricError, OptionError: what cannot be run.
     """
     chosen = checked_metrics(model, task, metrics)
-    found = torch.full((len(chosen), len(kept), len(task)), torch.nan, dtype=torch.float64)
+    found: list[Tensor | None] = [None] * len(task)
     for runs in edge_runs(
-        model, task, graph, metrics=chosen, direction=direction, ablation=ablation, seed=seed, rows=rows
+        model, task, graph, metrics=chosen, direction=direction, ablation=ablation, seed=seed, rows=rows, scorer=scorer
     ):
-        found[:, :, runs.members] = runs.values(kept)
-    return CircuitRuns(found, ())
+        for prompt, values in zip(runs.members, runs.values(kept).unbind(2), strict=True):
+            found[prompt] = values
+    return CircuitRuns(torch.stack([one for one in found if one is not None], 2), ())
 
 
 def edge_runs(
@@ -157,6 +160,7 @@ def edge_runs(
     seed: int = 0,
     rows: int = 16,
     same_length: bool = False,
+    scorer: Scorer | None = None,
 ) -> Iterator[EdgeRuns]:
     """The task's prompts in batches, each ready to run circuits; arguments and errors as `run_edge_circuits`.
 
@@ -167,7 +171,7 @@ def edge_runs(
         raise OptionError(f"rows={rows}; allowed: 1 and more.")
     directions_of(task, direction, ablation)
     chosen = checked_metrics(model, task, metrics)
-    scorer = Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
+    scorer = scorer or Scorer(model, chosen, task.answers, clean_reference(model, chosen, task))
     base = task.clean if direction == "noising" else task.require_corrupted()
     given = _given(model, task, graph, direction, ablation, seed)
     groups = by_length(base) if same_length else [list(range(len(task)))]

@@ -40,6 +40,11 @@ class Scorer:
     reference: Float[Tensor, "prompt target d_vocab"] | None = None
 
     @property
+    def size(self) -> int:
+        """How many values it gives a row."""
+        return len(self.metrics)
+
+    @property
     def last_target(self) -> Int[Tensor, " prompt"]:
         """The last position of each prompt whose logits are read."""
         return self.answers.positions.max(1).values
@@ -100,6 +105,21 @@ class Scorer:
         logits = self.model.unembed(at)
         reference = None if self.reference is None else self.reference.to(at.device)[prompts]
         return [m(logits, answers, reference if m.needs_reference else None) for m in self.metrics]
+
+
+class OutputScorer(Scorer):
+    """The log-probabilities of the whole vocabulary at each prompt's last target, in the place of metrics."""
+
+    @property
+    def size(self) -> int:
+        return self.model.shape.d_vocab
+
+    def _rows_at_once(self, at: Tensor) -> int:
+        return max(MOST_LOGITS // self.size, 1)
+
+    def _values(self, at: Tensor, answers: Answers, prompts: Tensor) -> list[Tensor]:
+        last = at[torch.arange(len(at), device=at.device), answers.positions.argmax(1)]
+        return list(self.model.unembed(last).float().log_softmax(-1).T)
 
 
 def clean_reference(
