@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from interp.cards import load_cards as load_cards
     from interp.cards import save_cards as save_cards
     from interp.circuit import Circuit as Circuit
+    from interp.circuit_algebra import coarsen as coarsen
     from interp.circuit_algebra import from_layer as from_layer
     from interp.circuit_export import to_graphml as to_graphml
     from interp.circuit_export import to_networkx as to_networkx
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from interp.clusters import choose_n_clusters as choose_n_clusters
     from interp.clusters import cluster as cluster
     from interp.clusters import cluster_stability as cluster_stability
+    from interp.comparison import compare as compare
     from interp.control_runs import crossed_concepts as crossed_concepts
     from interp.control_runs import subspace_controls as subspace_controls
     from interp.curves import circuit_areas as circuit_areas
@@ -99,6 +101,7 @@ if TYPE_CHECKING:
     from interp.gate_validation import head_rankings as head_rankings
     from interp.gate_validation import mediation_agreement as mediation_agreement
     from interp.gradient_vectors import Projection as Projection
+    from interp.group_lattice import lattice as lattice
     from interp.hypernet.files import load_hyperdas as load_hyperdas
     from interp.hypernet.files import save_hyperdas as save_hyperdas
     from interp.hypernet.interchange import HyperDas as HyperDas
@@ -106,6 +109,8 @@ if TYPE_CHECKING:
     from interp.hypernet.readout import selections as selections
     from interp.hypernet.readout import subspace_overlaps as subspace_overlaps
     from interp.hypernet.settings import HyperDasSettings as HyperDasSettings
+    from interp.identifiability import Bars as Bars
+    from interp.identifiability import identifiability_report as identifiability_report
     from interp.interchange.circuits import subspace_basis as subspace_basis
     from interp.interchange.examples import Counterfactuals as Counterfactuals
     from interp.interchange.exchanges import BoundlessSubspace as BoundlessSubspace
@@ -184,6 +189,8 @@ if TYPE_CHECKING:
     from interp.recall import roc_curve as roc_curve
     from interp.run_circuit import run_circuits as run_circuits
     from interp.site import Site as Site
+    from interp.smallest import find_alternatives as find_alternatives
+    from interp.smallest import smallest_circuit as smallest_circuit
     from interp.sources import GaussianNoise as GaussianNoise
     from interp.sweep import Engine as Engine
     from interp.tasks import Pair as Pair
@@ -219,7 +226,7 @@ _WHERE = {
     "interp.card_making": "circuit_cards feature_cards",
     "interp.cards": "FeatureCard load_cards save_cards",
     "interp.circuit": "Circuit",
-    "interp.circuit_algebra": "from_layer",
+    "interp.circuit_algebra": "coarsen from_layer",
     "interp.circuit_export": "to_graphml to_networkx",
     "interp.circuit_files": "load_circuit save_circuit",
     "interp.circuit_ops": "bar_errors grow prune threshold top_n",
@@ -227,6 +234,7 @@ _WHERE = {
     "interp.classifier_files": "load_classifier save_classifier",
     "interp.cluster_search": "circuit_overlap cluster_circuits",
     "interp.clusters": "choose_n_clusters cluster cluster_stability",
+    "interp.comparison": "compare",
     "interp.control_runs": "crossed_concepts subspace_controls",
     "interp.curves": "circuit_areas faithfulness_curve",
     "interp.debias": "ShiftCandidates ShiftResult over_seeds shift shift_candidates skyline_scores",
@@ -248,10 +256,12 @@ _WHERE = {
     "interp.gate_transfer": "leave_one_out",
     "interp.gate_validation": "Baselines ablation_curve compare_rankings head_rankings mediation_agreement",
     "interp.gradient_vectors": "Projection",
+    "interp.group_lattice": "lattice",
     "interp.hypernet.files": "load_hyperdas save_hyperdas",
     "interp.hypernet.interchange": "HyperDas",
     "interp.hypernet.readout": "mean_projectors selections subspace_overlaps",
     "interp.hypernet.settings": "HyperDasSettings",
+    "interp.identifiability": "Bars identifiability_report",
     "interp.interchange.circuits": "subspace_basis",
     "interp.interchange.examples": "Counterfactuals",
     "interp.interchange.exchanges": "BoundlessSubspace FullVector Subspace",
@@ -298,6 +308,7 @@ _WHERE = {
     "interp.recall": "auroc roc_curve",
     "interp.run_circuit": "run_circuits",
     "interp.site": "Site",
+    "interp.smallest": "find_alternatives smallest_circuit",
     "interp.sources": "GaussianNoise",
     "interp.sweep": "Engine",
     "interp.tasks": "Pair Task make_task task",

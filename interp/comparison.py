@@ -183,7 +183,7 @@ def _ranked_by(named: Mapping[str, Circuit], by: str | Mapping[str, str] | None)
         if label not in named or score not in named[label].scores
     ]
     if unknown:
-        raise CircuitError(f"no score {', '.join(unknown)}; allowed: a score of that circuit, such as its first.")
+        raise CircuitError(f"no score {' and '.join(unknown)}; allowed: a score of that circuit, such as its first.")
 
     def own(circuit: Circuit) -> str:
         signed = [name for name, score in circuit.scores.items() if score.header.signed]
@@ -235,15 +235,13 @@ def _level(circuits: Sequence[Mapping[str, Member]]) -> Level:
 
 def _grouped(nodes: Level, groups: Mapping[str, Sequence[Any]]) -> Level:
     place = {name: n for n, name in enumerate(nodes.names)}
-    unknown = {
-        name: missing for name, members in groups.items() if (missing := [m for m in members if str(m) not in place])
-    }
+    unknown = [f"{one} ({name})" for name, members in groups.items() for one in members if str(one) not in place]
     if unknown:
-        raise CircuitError(f"groups name nodes that no circuit could have: {unknown}.")
+        raise CircuitError(f"groups name nodes that no circuit could have: {', '.join(unknown)}.")
     masks = np.zeros((len(groups), len(place)), bool)
     for row, members in enumerate(groups.values()):
         masks[row, [place[str(m)] for m in members]] = True
-    kept, could = (((one[:, None] & masks[None]).any(2)) for one in (nodes.kept, nodes.candidates))
+    kept, could = (np.any(one[:, None] & masks[None], axis=2) for one in (nodes.kept, nodes.candidates))
     return Level(np.array(list(groups), dtype=object), kept, could, np.full(kept.shape, np.nan))
 
 

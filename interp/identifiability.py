@@ -8,7 +8,8 @@ held-out prompts. The report then says
 2. how much they overlap (`interp.compare`), and which parts are core, contested or substitutable;
 3. which do the same: equal top answers on all prompts, and still so when members are knocked out of all of them alike;
 4. a vector of criteria for each, and tests with corrections (`interp.criteria`);
-5. the same count for controls: random circuits, random weights, shuffled answers;
+5. the same count for controls: random circuits, random weights, and (where the search can be run again) circuits
+   found for shuffled answers; a circuit that was found already keeps what the model says, whatever the answers are;
 6. a verdict by stated bars:
 
     no faithful circuit   none reaches the bar
@@ -41,7 +42,7 @@ from interp.criteria import criteria, criteria_runs, holm, localisation, minimal
 from interp.errors import CircuitError, ModelError, OptionError
 from interp.evaluate import JudgedRuns, Members, judged_runs, random_masks
 from interp.featurizers.base import Featurizer
-from interp.metrics import Metric
+from interp.metrics import Answers, Metric
 from interp.models.base import HookedModel
 from interp.models.random_copy import random_copy
 from interp.recovery import recovery, resampled, resamples
@@ -121,7 +122,7 @@ class IdentifiabilityReport:
         low, high = self.minimal_range
         lines = [
             f"{self.verdict}: {self.reason} (in {self.verdict_share:.0%} of the resamples)",
-            f"{self.faithful} of {len(self.circuits)} circuits faithful, {self.minimal} minimal "
+            f"{self.faithful} distinct faithful circuits among {len(self.circuits)}, {self.minimal} minimal "
             f"[{low:.0f}, {high:.0f}], {self.one_minimal} 1-minimal",
         ]
         lines += [f"every minimal circuit has either {one} or {other}" for one, other in self.substitutable]
@@ -180,8 +181,8 @@ def identifiability_report(
         ablations: what replaces the rest; the first decides, the others stand beside it.
         found_on: the prompts that the circuits were found on, to be told when the held-out ones are among them.
         elsewhere: prompts of another distribution, for the criterion ``elsewhere``.
-        discover: the search itself, run again on the models and prompts of the controls; without it the circuits at
-            hand are judged there.
+        discover: the search itself, run again for the controls: on random weights and on shuffled answers, over the
+            universe of the circuits. Without it the circuits at hand are judged on random weights.
         featurizers: those that nodes name.
         n_boot: resamples of the prompts.
         random: random circuits of each circuit's size.
@@ -403,13 +404,10 @@ def _controls(setting: _Setting, random: int, discover: Any, featurizers: Any) -
     members, task = setting.members, setting.task
     drawn = [mask for kept in setting.masks for mask in random_masks(kept, random, setting.seed)]
     rows = [_control("random circuits", setting, members, task, np.stack(drawn))] if drawn else []
-    order = np.random.default_rng(setting.seed).permutation(len(task)).tolist()
-    shuffled = replace(task, answers=task.answers[order])
-    again = "" if discover is None else "found anew"
-    moved = sum(not _same_answers(task, n, m) for n, m in enumerate(order))
-    stayed = f"the answers of {len(task) - moved} of {len(task)} prompts stayed" if moved < len(task) else ""
-    masks = setting.masks if discover is None else members.of(discover(members.model, shuffled))[None]
-    rows.append(_control("shuffled answers", setting, members, shuffled, masks, *filter(None, [again, stayed])))
+    if discover is not None:
+        shuffled, note = _shuffled(task, setting.seed)
+        masks = members.of(discover(members.model, shuffled))[None]
+        rows.append(_control("shuffled answers", setting, members, shuffled, masks, *note))
     try:
         other = random_copy(members.model, setting.seed)
     except ModelError as error:
@@ -417,13 +415,24 @@ def _controls(setting: _Setting, random: int, discover: Any, featurizers: Any) -
     else:
         there = Members(other, members.circuit, featurizers)
         masks = setting.masks if discover is None else there.of(discover(other, task))[None]
-        rows.append(_control("random weights", setting, there, task, masks, *filter(None, [again])))
+        rows.append(_control("random weights", setting, there, task, masks))
     return rows_table(rows)
 
 
-def _same_answers(task: Task, one: int, other: int) -> bool:
-    given, wanted = task.answers[one], task.answers[other]
-    return torch.equal(given.correct, wanted.correct) and torch.equal(given.wrong, wanted.wrong)
+def _shuffled(task: Task, seed: int) -> tuple[Task, list[str]]:
+    """The task with each prompt's answers from another prompt of as many targets; and what did not move."""
+    generator, order = np.random.default_rng(seed), np.arange(len(task))
+    given = task.answers
+    counts = given.present.sum(1).numpy()
+    for count in np.unique(counts):
+        rows = np.flatnonzero(counts == count)
+        order[rows] = generator.permutation(rows)
+    moved = Answers(given.positions, given.correct[order], given.wrong[order])
+    same = [
+        torch.equal(given.correct[n], moved.correct[n]) and torch.equal(given.wrong[n], moved.wrong[n])
+        for n in range(len(task))
+    ]
+    return replace(task, answers=moved), [f"{sum(same)} of {len(task)} prompts kept their answers"] * any(same)
 
 
 def _control(

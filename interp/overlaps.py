@@ -127,8 +127,8 @@ def substitutes(members: Members) -> list[tuple[Int[np.ndarray, " one"], Int[np.
         other = place.get((~pattern).tobytes(), -1)
         if other > n and pattern.any() and not pattern.all():
             found.append((np.flatnonzero(which == n), np.flatnonzero(which == other)))
-    by_first = [tuple(sorted(pair, key=lambda part: part[0])) for pair in found]
-    return sorted(by_first, key=lambda pair: pair[0][0])  # type: ignore[return-value]
+    found = [(one, other) if one[0] < other[0] else (other, one) for one, other in found]
+    return sorted(found, key=lambda pair: int(pair[0][0]))
 
 
 def variance_split(members: Members, factors: Mapping[str, Sequence[str]]) -> dict[str, float]:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from interp import overlaps
-from interp.circuit import Circuit, Score
+from interp.circuit import ROWS, Circuit, Score
 from interp.circuit_ops import Rank, bar_nodes, keep_rows, rankable
 from interp.curves import faithfulness_curve, selected
 from interp.errors import CircuitError, OptionError
@@ -136,7 +136,7 @@ def _without_spare(
         middle = len(block) // 2
         return drop(drop(kept, block[:middle]), block[middle:])
 
-    score = circuit.scores.get(by)
+    score = circuit.columns.get(by)
     strength = np.abs(score.values[members.rows]) if score is not None and score.over == members.over else members.rows
     own = np.flatnonzero(members.own)
     order = own[np.argsort(np.nan_to_num(strength[own]), kind="stable")]
@@ -184,7 +184,7 @@ def find_alternatives(
 
     Args:
         circuit: scored, with members kept: what the alternatives are to differ from.
-        n: how many to look for.
+        n: how many to look for; fewer come where the ranking leads back to a circuit that is there.
         overlap_penalty: in [0, 1]: how much of its score a member loses that every circuit so far has.
         barred: nodes that no alternative may have, such as the core of the given circuit.
         at_least, rank, metric, ablation, featurizers, seed: as in `smallest_circuit`.
@@ -203,9 +203,15 @@ def find_alternatives(
         universe = bar_nodes(circuit, barred) if len(barred) else circuit
         universe, name = _penalised(universe, by, found, overlap_penalty, rank)
         one = smallest_circuit(model, task, universe, name, at_least, rank=rank, **given)
+        if any(_same_members(one, other) for other in found):
+            break
         scores = {key: score for key, score in one.scores.items() if key != name}
         found.append(replace(one, scores=scores))
     return Alternatives(tuple(found), _judged(model, task, found, given))
+
+
+def _same_members(one: Circuit, other: Circuit) -> bool:
+    return all(np.array_equal(one.kept(over), other.kept(over)) for over in ROWS)
 
 
 def _penalised(circuit: Circuit, by: str, found: Sequence[Circuit], penalty: float, rank: Rank) -> tuple[Circuit, str]:

@@ -35,6 +35,7 @@ groundings
 boolean_formulas
 find_mappings
 known_mlp
+compare lattice Bars identifiability_report find_alternatives smallest_circuit coarsen
 """.split()
 
 

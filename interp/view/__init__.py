@@ -6,6 +6,8 @@ from interp.view.circuits import heads_by_position as heads_by_position
 from interp.view.circuits import positions as positions
 from interp.view.circuits import ranked as ranked
 from interp.view.clusters import view_clusters as view_clusters
+from interp.view.comparisons import agreement as agreement
+from interp.view.comparisons import membership as membership
 from interp.view.figures import attention as attention
 from interp.view.figures import bars as bars
 from interp.view.figures import curves as curves

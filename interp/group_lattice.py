@@ -219,7 +219,7 @@ def _kept(
     member = np.zeros((len(texts), len(nodes)), bool)
     for row, members in enumerate(texts.values()):
         member[row, [place[text] for text in members]] = True
-    return nodes, (_subsets(len(texts))[:, :, None] & member).any(1)
+    return nodes, np.any(_subsets(len(texts))[:, :, None] & member, axis=1)
 
 
 def _nested(nodes: Nodes) -> bool:
