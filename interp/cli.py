@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from interp.cli_compare import compare_command
 from interp.cli_features import features
 from interp.cli_parts import (
     Ablation,
@@ -37,6 +38,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(features, name="features")
 app.command("shift")(shift_command)
+app.command("compare")(compare_command)
 app.command("subspace")(subspace_command)
 
 

@@ -11,6 +11,7 @@ Two circuits are set against chance over the members that both could have chosen
 to the paths from input to logits, so that an edge that leads nowhere makes no difference.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,7 @@ from interp.circuit_algebra import check_granularity, coarsen, joint_featurizers
 from interp.circuit_ops import SOURCES, prune
 from interp.columns import some
 from interp.edges import structural
-from interp.errors import CircuitError, nearest
+from interp.errors import CircuitError, InterpWarning, nearest
 from interp.recall import rank_agreement
 from interp.recovery import wilson
 from interp.table import Table
@@ -120,6 +121,9 @@ def compare(
         groups: name -> its nodes, as nodes or texts.
         factors: name -> one level a circuit, such as ``{"method": [...], "seed": [...]}``.
 
+    Warns:
+        InterpWarning: circuits that keep all their candidates.
+
     Raises:
         CircuitError: fewer than two circuits, granularities that differ, a featurizer key with two meanings, nodes of
             groups that no circuit could have, a score that a circuit does not have.
@@ -134,6 +138,11 @@ def compare(
         check_granularity(first, one)
         joint_featurizers(first, one)
     named = {label: canonical(one) for label, one in named.items()}
+    if uncut := [label for label, one in named.items() if one.kept_nodes.all() and one.kept_edges.all()]:
+        warnings.warn(
+            f"{', '.join(uncut)}: nothing has been left out of {'it' if len(uncut) == 1 else 'them'} yet; cut circuits "
+            "to size first, with top_n, grow or smallest_circuit.", InterpWarning, stacklevel=2,
+        )  # fmt: skip
     ranked = _ranked_by(named, by)
     levels = _levels(named, ranked)
     if groups:

@@ -111,6 +111,7 @@ def test_circuits_of_methods_on_a_model() -> None:
     assert list(found.levels) == ["nodes"], "edges are compared where all circuits have some"
     assert found.pairs["candidates"][0] == 12
     many = patch(model, task, "z", positions="each", engine=Engine(progress=False), direction="noising")
+    many = top_n(many, 4, "logit_diff.noising", rank="absolute")
     with pytest.raises(CircuitError, match="coarsen"):
         compare([first, many])
     assert compare([first, many], to=("layer", "head")).pairs["candidates"][0] == 12
