@@ -49,6 +49,8 @@ class Options:
     starts: int = 2
     dictionaries: str = ""
     features: int = 400
+    random: int = 4
+    groups: int = 6
     methods: str = ",".join(METHODS)
     device: str = "cpu"
     out: str = "runs/agreement"
@@ -148,9 +150,10 @@ def judge(model: Any, test: Any, circuits: dict[str, Circuit], options: Options,
     layers = {label: _layers(one) for label, one in circuits.items()}
     by_layer = interp.compare(layers, factors=_factors(layers))
     report = interp.identifiability_report(
-        model, test, heads, bars=interp.Bars(at_least=options.at_least), ablations=("counterfactual", "mean")
+        model, test, heads, bars=interp.Bars(at_least=options.at_least), ablations=("counterfactual", "mean"),
+        random=options.random,
     )  # fmt: skip
-    groups = _groups(by_head)
+    groups = _groups(by_head, options.groups)
     shares = interp.lattice(model, test, groups, circuit=next(iter(heads.values())))
     by_head.pairs.to_csv(out / "heads.csv")
     by_layer.pairs.to_csv(out / "layers.csv")
@@ -162,7 +165,7 @@ def judge(model: Any, test: Any, circuits: dict[str, Circuit], options: Options,
     save(agreement(by_layer), out / "agreement_layers.html")
     said = [
         "heads", str(by_head), str(by_head.factors), "", "attention layers", str(by_layer), str(by_layer.factors), "",
-        "report on held-out prompts", str(report), "", 
+        "report on held-out prompts", str(report), "",
         *[f"{name}: {', '.join(nodes)}" for name, nodes in groups.items()],
         str(shares.shapley()), f"minimal sets: {shares.minimal_sets(options.at_least)}",
         f"substitutes: {shares.substitutes(options.at_least)}",
@@ -185,7 +188,7 @@ def _layers(circuit: Circuit) -> Circuit:
     return interp.coarsen(cut, ("layer",), kinds={"z": "attn_out"}, magnitudes="sum")
 
 
-def _groups(by_head: Any, most: int = 8) -> dict[str, list[str]]:
+def _groups(by_head: Any, most: int) -> dict[str, list[str]]:
     """The heads that most circuits have, one a group, and the rest of those that any has."""
     table = by_head.parts.where(by_head.parts["level"] == "nodes")
     names = table["member"].tolist()

@@ -86,8 +86,8 @@ class IdentifiabilityReport:
         verdict_share: share of the resamples of prompts in which the same verdict comes out.
         faithful, minimal, one_minimal: how many distinct circuits are, on all prompts.
         faithful_range, minimal_range: 95 % of these counts over resamples.
-        circuits: one row a circuit: circuit, size, faithful, minimal, one_minimal, functional_class,
-            intervened_class, stability, one faithfulness with low and high an ablation, the criteria, and the tests'
+        circuits: one row a circuit: circuit, size, faithful, minimal, one_minimal, same_members_as (the first circuit
+            with these members), functional_class, intervened_class, stability, one faithfulness with low and high an ablation, the criteria, and the tests'
             corrected p-values (preserved_p, localised_p) with minimal_share, the share of members that pass theirs.
         counts: one row a bar: at_least, faithful, minimal.
         comparison: of the faithful circuits, of all where fewer than two are.
@@ -225,28 +225,30 @@ def _report(
     spread = {name: _spread(runs, n_boot, setting.seed) for name, runs in judged.items()}
     value, low, _, each = spread[setting.ablation]
     bar = setting.bars.at_least
-    first = overlaps.distinct(setting.masks)[0]
+    first, which = overlaps.distinct(setting.masks)
+    as_first = first[which]  # circuits with the same members are one
     good = np.flatnonzero(low >= bar)
     good = good[np.isin(good, first)]
     small = good[overlaps.minimal(setting.masks[good])] if len(good) else good
     stability = np.array([_stability(one, n_boot, setting.seed) for one in given.values()])
     verdict, reason = _verdict(setting.masks, small, stability, setting.bars)
     over = [_counted(setting.masks, each[:, n] >= bar, stability, setting.bars) for n in range(n_boot)]
-    tests = {labels[n]: _minimality(setting, setting.masks[n]) for n in good}
+    tests = {n: _minimality(setting, setting.masks[n]) for n in good.tolist()}
     classes = _classes(setting, good, interventions, labels)
     columns = {
         "circuit": np.array(labels, dtype=object), "size": setting.masks.sum(1), "faithful": low >= bar,
-        "minimal": np.isin(np.arange(len(labels)), small),
-        "one_minimal": np.array([label in tests and bool(tests[label]["needed"].all()) for label in labels]),
-        "functional_class": classes.data, "intervened_class": classes.intervened, "stability": stability,
+        "minimal": np.isin(as_first, small),
+        "one_minimal": np.array([n in tests and bool(tests[n]["needed"].all()) for n in as_first]),
+        "same_members_as": np.array(labels, dtype=object)[as_first],
+        "functional_class": classes.data[as_first], "intervened_class": classes.intervened[as_first],
+        "stability": stability,
         **{f"faithfulness.{name}{end}": values for name, found in spread.items()
            for end, values in zip(("", ".low", ".high"), found, strict=False)},
         **_criteria(setting, elsewhere),
-        "minimal_share": np.array([float(np.mean(tests[label]["p"] < 0.05)) if label in tests else np.nan
-                                   for label in labels]),
+        "minimal_share": np.array([float(np.mean(tests[n]["p"] < 0.05)) if n in tests else np.nan for n in as_first]),
     }  # fmt: skip
     chosen = {labels[n]: given[labels[n]] for n in (good if len(good) > 1 else range(len(labels)))}
-    rows = [{"circuit": label, **row} for label, table in tests.items() for row in table.rows()]
+    rows = [{"circuit": labels[n], **row} for n, table in tests.items() for row in table.rows()]
     return IdentifiabilityReport(
         verdict, reason, float(np.mean([one[0] == verdict for one in over])), len(good), len(small),
         int(columns["one_minimal"][good].sum()), _range([one[1] for one in over]), _range([one[2] for one in over]),
