@@ -109,8 +109,8 @@ if TYPE_CHECKING:
     from interp.hypernet.readout import selections as selections
     from interp.hypernet.readout import subspace_overlaps as subspace_overlaps
     from interp.hypernet.settings import HyperDasSettings as HyperDasSettings
-    from interp.identifiability import Bars as Bars
     from interp.identifiability import identifiability_report as identifiability_report
+    from interp.identifiability_parts import Bars as Bars
     from interp.interchange.circuits import subspace_basis as subspace_basis
     from interp.interchange.examples import Counterfactuals as Counterfactuals
     from interp.interchange.exchanges import BoundlessSubspace as BoundlessSubspace
@@ -261,7 +261,8 @@ _WHERE = {
     "interp.hypernet.interchange": "HyperDas",
     "interp.hypernet.readout": "mean_projectors selections subspace_overlaps",
     "interp.hypernet.settings": "HyperDasSettings",
-    "interp.identifiability": "Bars identifiability_report",
+    "interp.identifiability": "identifiability_report",
+    "interp.identifiability_parts": "Bars",
     "interp.interchange.circuits": "subspace_basis",
     "interp.interchange.examples": "Counterfactuals",
     "interp.interchange.exchanges": "BoundlessSubspace FullVector Subspace",

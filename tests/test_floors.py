@@ -19,7 +19,7 @@ FLOORS = [
     "methods",
     "verification mediation gate_validation gate_transfer predicted gradient_vectors vectors clusters cluster_search",
     "evaluate curves readouts card_parts card_making judges debias debias_parts debias_baselines dictionary_scores "
-    "control_runs overlaps comparison criteria identifiability smallest group_lattice",
+    "control_runs overlaps comparison criteria identifiability_parts identifiability smallest group_lattice",
     "view run_folder demo cli cli_parts cli_features cli_shift cli_subspace cli_compare",
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}

@@ -10,7 +10,8 @@ import torch
 from interp.circuit import Circuit
 from interp.circuit_ops import top_n
 from interp.errors import CircuitError, OptionError
-from interp.identifiability import Bars, IdentifiabilityReport, identifiability_report
+from interp.identifiability import IdentifiabilityReport, identifiability_report
+from interp.identifiability_parts import Bars
 from interp.methods.patching import patch
 from interp.sweep import Engine
 
