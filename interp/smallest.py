@@ -3,7 +3,8 @@
 `smallest_circuit`:
     for sizes k = 1, 2, 4, ... of the ranking: stop at the first whose faithfulness reaches the bar
     between that and the size before: the smallest tried that reaches it
-    from the weakest member up, whole blocks first: drop what the circuit does without
+    drop what the circuit does without, harmful members first, then from the weakest up, whole blocks before halves;
+    again, until no single member can go (1-minimal)
 
 `find_alternatives`: the same again n times, with each member's score times (1 - penalty * share of the circuits so far
 that have it). With penalty 1 a member of all of them comes last.
@@ -48,8 +49,8 @@ def smallest_circuit(
 ) -> Circuit:
     """The smallest circuit found that keeps `at_least` of the behaviour.
 
-    It is small, and nothing more: each member was needed when it was tried, and there may be smaller circuits that the
-    ranking does not lead to. Judge it on other prompts than these.
+    It is 1-minimal: without any one member it is below the bar. There may be smaller circuits that the ranking does not
+    lead to. Judge it on other prompts than these.
 
     Args:
         circuit: the scored universe; nodes are taken best first, edges grown from the logits.
@@ -116,7 +117,7 @@ def _shares(
 def _without_spare(
     model: HookedModel, task: Task, circuit: Circuit, by: str, at_least: float, given: dict[str, Any]
 ) -> Circuit:
-    """The circuit less what it stays faithful without, tried from the weakest up."""
+    """The circuit less what it stays faithful without."""
     members = Members(model, circuit, given["featurizers"])
     (used,) = checked_metrics(model, task, given["metric"] or ())
 
@@ -136,14 +137,25 @@ def _without_spare(
         middle = len(block) // 2
         return drop(drop(kept, block[:middle]), block[middle:])
 
-    score = circuit.columns.get(by)
-    strength = np.abs(score.values[members.rows]) if score is not None and score.over == members.over else members.rows
-    own = np.flatnonzero(members.own)
-    order = own[np.argsort(np.nan_to_num(strength[own]), kind="stable")]
-    kept = drop(members.own.copy(), order) if len(order) else members.own
+    kept, order = members.own, _least_wanted_first(members, circuit, by)
+    while len(order):
+        less = drop(kept.copy(), order)
+        if less.sum() == kept.sum():
+            break
+        kept, order = less, order[less[order]]
     rows = np.zeros(circuit.count(members.over), bool)
     rows[members.rows[kept]] = True
     return keep_rows(circuit, members.over, rows, {"operation": "smallest_circuit", "by": by, "at_least": at_least})
+
+
+def _least_wanted_first(members: Members, circuit: Circuit, by: str) -> Int[np.ndarray, " kept"]:
+    """The circuit's members, harmful ones first where scores have a sign, then from the weakest up."""
+    column, own = circuit.columns.get(by), np.flatnonzero(members.own)
+    if column is None or column.over != members.over:
+        return own
+    values = np.nan_to_num(column.values[members.rows[own]].astype(float))
+    signed = by in circuit.scores and circuit.scores[by].header.signed
+    return own[np.argsort(values if signed else np.abs(values), kind="stable")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,3 +132,9 @@ def test_what_cannot_be_judged_is_refused() -> None:
         identifiability_report(known.model, same, two, **QUICK)
     with pytest.raises(CircuitError, match="give two or more"):
         identifiability_report(known.model, task, two[:1], **QUICK)
+
+
+def test_members_are_knocked_out_of_all_circuits_alike() -> None:
+    truth = (p.H0, p.H3, p.MLP)
+    found = report("conjunction", {"it": truth, "more": (*truth, p.JUNK)}, interventions=12)
+    assert (found.equivalence["kl_intervened"] < 1e-3).all() and found.equivalence["same_answers_intervened"][0] == 1

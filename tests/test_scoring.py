@@ -9,7 +9,7 @@ import interp.scoring
 from interp.errors import MetricError, OptionError, TaskError
 from interp.metrics import METRICS, Answers, LogitDiff, LogitDirection, Metric, metric
 from interp.models.base import HookedModel
-from interp.scoring import FINAL, Scorer, checked_metrics, clean_reference
+from interp.scoring import FINAL, OutputScorer, Scorer, checked_metrics, clean_reference
 from interp.tasks.base import Task
 from interp.tokens import tokenizer_fingerprint
 
@@ -123,3 +123,11 @@ def test_a_task_of_another_tokenizer_is_refused_and_one_without_is_taken() -> No
     checked_metrics(model, tiny.task(tokenizer_fingerprint=tokenizer_fingerprint(tiny.TK())))
     checked_metrics(model, tiny.task())
     checked_metrics(G2, tiny.task(tokenizer_fingerprint="other"))
+
+
+def test_outputs_are_log_probabilities_at_the_last_target() -> None:
+    run = G2.run(TASK.clean, record=[FINAL], logits=POSITIONS)
+    last = torch.tensor([0, 2, 0])  # of positions 5; 2, 4, 8; 6, 3
+    expected = run.logits[torch.arange(3), last].float().log_softmax(-1)
+    found = OutputScorer(G2, (), TASK.answers).of_run(run)
+    torch.testing.assert_close(found.T, expected, atol=1e-5, rtol=1e-5)
