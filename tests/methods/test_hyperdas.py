@@ -41,7 +41,7 @@ def trained(known: KnownVariables):
 @pytest.mark.slow
 def test_it_finds_the_token_and_the_subspace() -> None:
     known = known_variables(size=2000)
-    settings = replace(SMALL, width=64, blocks=2, subspace_rate=1e-2)
+    settings = replace(SMALL, width=64, blocks=2, subspace_rate=1e-2, single=1.0)
     training = TrainSettings(steps=3000, batch=32, rate=1e-3, warm_up=0.03, decay=True, evaluate_every=500)
     one, history, runs = train_hyperdas(
         known.model, known.data, known.site, settings, training=training, instructions=known.instructions, keeping=QUIET
