@@ -103,8 +103,8 @@ def test_a_circuit_s_subspaces_score_as_they_did(known: KnownVariables) -> None:
     circuit = das(known.model, known.data, known.site, rank=CODE, settings=settings, keeping=QUIET)
     scores = score_subspaces(known.model, circuit, known.data["test"], progress=False)
     for n, concept in enumerate(known.subspaces):
-        assert scores.cause(concept) == circuit.attributes["cause"].values[n]
-        assert scores.isolate(concept) == circuit.attributes["isolate"].values[n]
+        assert scores.cause(concept) == pytest.approx(circuit.attributes["cause"].values[n], rel=1e-12)
+        assert scores.isolate(concept) == pytest.approx(circuit.attributes["isolate"].values[n], rel=1e-12)
     with pytest.raises(CircuitError, match="no subspace of 'attribute 0'; there are: none"):
         whole = das(known.model, known.data, known.site, what="full_vector", keeping=QUIET)
         score_subspaces(known.model, whole, known.data["test"], progress=False)
