@@ -128,8 +128,8 @@ def test_one_seed_one_result(known: KnownVariables) -> None:
 
 def test_what_does_not_fit_is_refused_by_name(known: KnownVariables) -> None:
     run = {"keeping": QUIET}
-    with pytest.raises(OptionError, match=r"rank=193 at resid_post\[1\], which has 192 coordinates; allowed: 1 to 192"):
-        das(known.model, known.data, known.site, rank=193, **run)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"rank=241 at resid_post\[1\], which has 240 coordinates; allowed: 1 to 240"):
+        das(known.model, known.data, known.site, rank=241, **run)  # type: ignore[arg-type]
     with pytest.raises(TaskError, match="no test; there are: train"):
         das(known.model, {"train": known.data["train"]}, known.site, **run)  # type: ignore[arg-type]
     with pytest.raises(TaskError, match="no val; there are: train, test"):
