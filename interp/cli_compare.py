@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from interp.cli_parts import Ablation, Out, Pairs, Seed, TaskOptions, build_task
+from interp.cli_parts import Ablation, Out, Pairs, Seed, TaskOptions, build_task, json_options
 from interp.errors import OptionError
 
 
@@ -30,7 +30,7 @@ def compare_command(
     """What circuits share, beyond chance; with a model and a task, how many different ones are faithful."""
     config = {k: [str(one) for one in v] if k == "circuits" else str(v) for k, v in locals().items()}
     import interp
-    from interp.cli_parts import json_options
+    from interp.comparison import coarsened
     from interp.run_folder import run_folder
     from interp.view import agreement, membership, save
 
@@ -40,9 +40,7 @@ def compare_command(
     kept = [part for part in to.split(",") if part] if to else None
     with run_folder(out, {"command": "compare", **config}) as folder:
         given = {label: interp.load_circuit(path) for label, path in _labels(circuits).items()}
-        if kept is not None or renamed:
-            kept = ["layer", "head", "role", "pos", "featurizer", "unit"] if kept is None else kept
-            given = {label: interp.coarsen(one, kept, kinds=renamed, magnitudes="max") for label, one in given.items()}
+        given = coarsened(given, kept, renamed)
         if top:
             given = {label: _cut(one, label, top) for label, one in given.items()}
         found = interp.compare(given)
@@ -74,8 +72,9 @@ def _labels(paths: list[Path]) -> dict[str, Path]:
 
 def _cut(circuit: Any, label: str, n: int) -> Any:
     import interp
+    from interp.comparison import main_score
 
-    by = next((name for name, score in circuit.scores.items() if score.header.signed), next(iter(circuit.scores), ""))
+    by = main_score(circuit)
     if not by:
         raise OptionError(f"{label} has no scores to cut it by; leave out --top.")
     over = circuit.scores[by].over

@@ -32,6 +32,7 @@ from interp.recall import rank_agreement
 from interp.recovery import wilson
 from interp.table import Table
 
+PROPERTIES = ("layer", "head", "role", "pos", "featurizer", "unit")
 FIXED = ("input", "logits")  # kinds of nodes that every circuit has
 
 
@@ -130,9 +131,7 @@ def compare(
         OptionError: a factor without one level a circuit.
     """
     named = named_circuits(circuits)
-    if to is not None or kinds:
-        to = ("layer", "head", "role", "pos", "featurizer", "unit") if to is None else to
-        named = {label: coarsen(one, to, kinds=kinds, magnitudes="max") for label, one in named.items()}
+    named = coarsened(named, to, kinds)
     first = next(iter(named.values()))
     for one in named.values():
         check_granularity(first, one)
@@ -158,6 +157,22 @@ def compare(
 
 def _rows_of(levels: Mapping[str, Level], rows: Callable[[str, Level], list[dict[str, Any]]], empty: str) -> Table:
     return rows_table([row for name, level in levels.items() for row in rows(name, level)], empty)
+
+
+def coarsened(
+    named: Mapping[str, Circuit], to: Sequence[str] | None, kinds: Mapping[str, str] | None
+) -> dict[str, Circuit]:
+    """The circuits at one granularity, as they are where nothing is asked for; kinds alone keep all properties."""
+    if to is None and not kinds:
+        return dict(named)
+    to = PROPERTIES if to is None else to
+    return {label: coarsen(one, to, kinds=kinds, magnitudes="max") for label, one in named.items()}
+
+
+def main_score(circuit: Circuit) -> str:
+    """A circuit's first signed score, or its first; '' where it has none."""
+    signed = [name for name, score in circuit.scores.items() if score.header.signed]
+    return next(iter(signed or circuit.scores), "")
 
 
 def canonical(circuit: Circuit) -> Circuit:
@@ -193,12 +208,7 @@ def _ranked_by(named: Mapping[str, Circuit], by: str | Mapping[str, str] | None)
     ]
     if unknown:
         raise CircuitError(f"no score {' and '.join(unknown)}; allowed: a score of that circuit, such as its first.")
-
-    def own(circuit: Circuit) -> str:
-        signed = [name for name, score in circuit.scores.items() if score.header.signed]
-        return next(iter(signed or circuit.scores), "")
-
-    return {label: given.get(label, own(one)) for label, one in named.items()}
+    return {label: given.get(label, main_score(one)) for label, one in named.items()}
 
 
 def _levels(named: Mapping[str, Circuit], ranked: Mapping[str, str]) -> dict[str, Level]:

@@ -50,15 +50,20 @@ def criteria_runs(
     *,
     ablation: str,
     seed: int,
+    independence: JudgedRuns,
 ) -> dict[str, JudgedRuns]:
-    """The four runs of each circuit; those of the corrupted run only where there are corrupted prompts."""
-    return {
+    """The four runs of each circuit; those of the corrupted run only where there are corrupted prompts.
+
+    Args:
+        independence: the runs of the circuits' faithfulness, which are there already.
+    """
+    return {"independence": independence} | {
         name: judged_runs(
             members, task, masks, measure, metric, seed=seed,
             ablation=ablation if measure.startswith("faithfulness") else "counterfactual",
         )
         for name, (measure, _) in MEASURES.items()
-        if measure.startswith("faithfulness") or task.corrupted is not None
+        if name != "independence" and (measure.startswith("faithfulness") or task.corrupted is not None)
     }  # fmt: skip
 
 

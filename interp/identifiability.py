@@ -154,8 +154,8 @@ def identifiability_report(
 
     Raises:
         CircuitError: fewer than two circuits, circuits that cannot be brought together, a metric that does not tell
-            the full run from the empty one.
-        OptionError: no ablation, counts below 1; TaskError: prompts that the circuits were found on.
+            the full run from the empty one, prompts that the circuits were found on.
+        OptionError: no ablation, counts below 1.
     """
     if not ablations or n_boot < 1 or random < 0 or interventions < 1:
         raise OptionError(
@@ -207,7 +207,7 @@ def _report(
         "stability": stability,
         **{f"faithfulness.{name}{end}": values for name, found in spread.items()
            for end, values in zip(("", ".low", ".high"), found, strict=False)},
-        **_criteria(setting, elsewhere),
+        **_criteria(setting, judged[setting.ablation], elsewhere),
         "minimal_share": np.array([float(np.mean(tests[n]["p"] < 0.05)) if n in tests else np.nan for n in as_first]),
     }  # fmt: skip
     chosen = {labels[n]: given[labels[n]] for n in (good if len(good) > 1 else range(len(labels)))}
@@ -229,9 +229,8 @@ def _verdict(
         return VERDICTS[0], f"no circuit reaches a faithfulness of {bars.at_least:g}"
     known = stability[~np.isnan(stability)]
     if len(known) and known.mean() < bars.stability:
-        return VERDICTS[
-            1
-        ], f"circuits chosen on resampled prompts overlap by {known.mean():.2f}, below {bars.stability:g}"
+        said = f"circuits chosen on resampled prompts overlap by {known.mean():.2f}, below {bars.stability:g}"
+        return VERDICTS[1], said
     if len(small) == 1:
         return VERDICTS[2], "one minimal faithful circuit"
     core = masks[small].all(0)
@@ -261,10 +260,11 @@ def _curve(masks: np.ndarray, low: Float[np.ndarray, " circuit"]) -> Table:
     return Table({"at_least": BARS, "faithful": np.array(faithful), "minimal": np.array(smallest)})
 
 
-def _criteria(setting: Setting, elsewhere: Task | None) -> dict[str, np.ndarray]:
+def _criteria(setting: Setting, independence: JudgedRuns, elsewhere: Task | None) -> dict[str, np.ndarray]:
     """The criteria of every circuit, and the corrected p-values of preservation and localisation."""
     runs = criteria_runs(
-        setting.members, setting.task, setting.masks, setting.metric, ablation=setting.ablation, seed=setting.seed
+        setting.members, setting.task, setting.masks, setting.metric, ablation=setting.ablation, seed=setting.seed,
+        independence=independence,
     )  # fmt: skip
     found = criteria(runs)
     if elsewhere is not None:

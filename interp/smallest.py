@@ -211,9 +211,9 @@ def find_alternatives(
         "metric": metric, "ablation": ablation, "featurizers": featurizers, "seed": seed
     }  # fmt: skip
     found = [circuit]
+    allowed = bar_nodes(circuit, barred) if len(barred) else circuit
     for _ in range(n):
-        universe = bar_nodes(circuit, barred) if len(barred) else circuit
-        universe, name = _penalised(universe, by, found, overlap_penalty, rank)
+        universe, name = _penalised(allowed, by, found, overlap_penalty, rank)
         one = smallest_circuit(model, task, universe, name, at_least, rank=rank, **given)
         if any(_same_members(one, other) for other in found):
             break
